@@ -32,10 +32,10 @@ import psutil
 from tests.support.forks import ROOT, copy_repository
 
 MODULES = {  # each module's name, its file, and the tests/NAME_test.py that concern it
-    "learner": ("libtorchbeast/learner.py", "learner update optimizer skipped"),
-    "vtrace": ("vtrace.py", "vtrace losses distributions"),
+    "learner": ("libtorchbeast/learner.py", "learner update optimizer skipped ranks"),
+    "vtrace": ("vtrace.py", "vtrace transitions distributions"),
     "environment": ("libtorchbeast/environment.py", "environment game_numbers stream spec opening"),
-    "rollouts": ("libtorchbeast/rollouts.py", "rollouts learner update"),
+    "rollouts": ("libtorchbeast/rollouts.py", "rollouts learner update past"),
     "actors": ("libtorchbeast/actors.py", "actors actor_failures"),
     "checkpoint": ("libtorchbeast/checkpoint.py", "checkpoint kept run"),
     "weights": ("libtorchbeast/weights.py", "weights inference"),

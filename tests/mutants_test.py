@@ -28,6 +28,12 @@ def test_every_place_is_changed_alone():
     assert found[3].source == SOURCE.replace("-y", "(y)")
 
 
+def test_every_module_and_its_tests_exist():
+    for path, names in mutants.MODULES.values():
+        each = [path, *(f"tests/{name}_test.py" for name in names.split())]
+        assert [name for name in each if not (mutants.ROOT / name).exists()] == []
+
+
 def test_one_is_killed_and_one_survives(tmp_path, monkeypatch, capsys):
     (tmp_path / "tests").mkdir()
     (tmp_path / "toy.py").write_text("ONE = 1\nUNUSED = 2\n")
