@@ -380,8 +380,7 @@ def _run(parser: Parser) -> None:
         help="Keep the weights of every so many steps in SAVEDIR/XPID/kept. 0 keeps none.")
     add("--keep_checkpoints", type=whole(1), default=20, metavar="FILES",
         help="How many of these files there are at most. Then the oldest is deleted for a new one.")
-    add("--disable_checkpoint", action="store_true",
-        help="Save no checkpoints, and keep no weights.")
+    add("--disable_checkpoint", action="store_true", help="Save no checkpoints, keep no weights.")
     add("--wandb", action="store_true", help="Also log to Weights & Biases (package wandb).")
 
 

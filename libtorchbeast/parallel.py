@@ -135,7 +135,8 @@ class Grouped:
         rows: dict[Any, dict[str, Any]] = {}
         for agent in self._spaces:
             has_acted = agent in acted
-            reward = _reward(rewards[agent], agent) if has_acted else 0.0
+            told = rewards[agent] if has_acted else 0.0
+            reward = checked_number("Reward", told, np.isfinite, "a finite number", repr(agent))
             self._returns[agent] += reward
             is_cut = has_acted and _end("truncation", truncations, agent)
             is_lost = agent not in alive and not is_cut  # ended without a word
@@ -170,10 +171,6 @@ def _values(what: str, result: Any, count: int) -> Any:
         return result
     seen = f"{len(result)} values" if is_several else f"a {type(result).__name__}"
     raise UserError(f"{what}() of a ParallelEnv: expected {count} values, seen {seen}")
-
-
-def _reward(reward: Any, agent: Any) -> float:
-    return checked_number("Reward", reward, np.isfinite, "a finite number", repr(agent))
 
 
 def _end(what: str, ends: dict[Any, Any], agent: Any) -> bool:

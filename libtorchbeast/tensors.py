@@ -104,12 +104,12 @@ class TensorEnv:
 
     def put(self, state: State, mask: Tensor, **values: Any) -> State:
         """Returns the state with other values where `mask` [N] is True. A value is a number, or a
-        tensor [N, ...] or [...]."""
+        tensor [N, ...] or [...], and gets the dtype of what it replaces."""
         new = dict(state)
         for name, value in values.items():
             old = state[name]
             where = mask.view(-1, *[1] * (old.dim() - 1))
-            new[name] = torch.where(where, value, old)
+            new[name] = torch.where(where, value, old).to(old.dtype)
         return new
 
     def drawn(self, state: State, name: str, sides: int | Tensor | None = None) -> Tensor:
@@ -249,6 +249,7 @@ class TensorRows:
             self._low, self._high = (torch.as_tensor(x, device=device) for x in bounds)
             self._bounded = self._low.isfinite() & self._high.isfinite()
 
+    @torch.no_grad()  # a simulator may be differentiable
     def initial(self, seed: int) -> Row:
         """Resets all environments and returns the first row."""
         observation = self._checked_parts(self._vector.reset(seed=seed)[0])
@@ -260,7 +261,7 @@ class TensorRows:
         none = torch.as_tensor(self.spec.actions.zeros(N), device=self._device)
         return self._row(observation, zeros(torch.float32), never, never, none, {})
 
-    @torch.no_grad()  # a simulator may be differentiable
+    @torch.no_grad()
     def step(self, actions: Tensor) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape]."""
         observation, reward, *ends, info = self._vector.step(self._to_space(actions))
@@ -346,6 +347,10 @@ class FromArrays:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vector, name)
+
+    @torch.no_grad()
+    def reset(self, **options: Any) -> Any:
+        return self._vector.reset(**options)
 
     @torch.no_grad()
     def step(self, actions: np.ndarray) -> Any:

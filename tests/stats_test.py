@@ -56,9 +56,12 @@ def games_of(lengths):
 
 
 def test_the_mean_is_of_recent_games_and_survives_a_resume():
+    """Until new games count there is none: a curve must not go on with an old value."""
     stats, resumed = counting(), counting()
     stats.add_games(games_of([1] * (RECENT_GAMES + 1)))
     resumed.load_state_dict(stats.state_dict())
+    resumed.add_games(games_of([]))
+    assert resumed.take() == {"games": RECENT_GAMES + 1}
     resumed.add_games(games_of([51]))
     seen = {"games": RECENT_GAMES + 2, "mean_game_return": 1.5, "mean_game_length": 1.5}
     assert resumed.take() == seen
@@ -133,12 +136,15 @@ def test_after_a_restart_the_mean_from_before_stays_until_the_new_one_is_known()
     assert "mean_game_return" not in stats.take()
     stats.restart()
     assert stats.take() == {"games": 2, "mean_game_return": 10.0, "mean_game_length": 10.0}
-    stats = Stats(num_envs=128)
-    state = {"games": 9, "largest_reward": None}
-    stats.load_state_dict({**state, "returns": [70.0] * 100, "lengths": [70] * 100})
-    stats.restart()
-    shown = means(stats, Vector(lambda rng: rng.randint(100, 200), num_envs=128), 12)
-    assert set(shown[:10]) == {70.0} and shown[11] == pytest.approx(150, rel=0.1)
+    for is_resume in (False, True):  # after which the cell is empty instead
+        stats = Stats(num_envs=128)
+        state = {"games": 9, "largest_reward": None}
+        stats.load_state_dict({**state, "returns": [70.0] * 100, "lengths": [70] * 100})
+        stats._is_current = not is_resume
+        stats.restart()
+        shown = means(stats, Vector(lambda rng: rng.randint(100, 200), num_envs=128), 12)
+        assert set(shown[:10]) == {None if is_resume else 70.0}
+        assert shown[11] == pytest.approx(150, rel=0.1)
 
 
 def test_a_game_that_never_ends_hides_the_others_only_at_first():

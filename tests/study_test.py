@@ -74,8 +74,9 @@ def test_names_do_not_depend_on_the_other_values(tmp_path):
     assert names(tmp_path, "") == ["run"]
     with pytest.raises(UserError, match="2 combinations have the name A-B"):
         names(tmp_path, "--env A/B,A:B")
-    with pytest.raises(UserError, match="--xpid after `--`"):
-        make_runs(tmp_path, [], ["python", "--xpid=a"])
+    for word in ("--xpid", "--dry_run", "--seed"):
+        with pytest.raises(UserError, match=f"{word} after `--`: it is the sweep's"):
+            make_runs(tmp_path, [[{"seed": "1"}]], ["python", f"{word}=a"])
 
 
 def plan(folder, command, line, program="python"):

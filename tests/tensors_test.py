@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import Actions, describe_actions
-from libtorchbeast.tensors import TensorEnv, TensorRows, TensorVector, pick
+from libtorchbeast.tensors import FromArrays, TensorEnv, TensorRows, TensorVector, pick
 from tests.support.tensors import Turns, Walk
 
 CPU = torch.device("cpu")
@@ -140,15 +140,28 @@ def test_no_gradient_goes_through_an_environment():
             return {**state, "place": weight * state["place"]}, weight * reward, *ends
 
     class Differentiable(TensorVector):
+        def reset(self, **options):
+            return {k: weight * x for k, x in super().reset(**options)[0].items()}, {}
+
         def step(self, actions):
             observation, *rest = super().step(actions)
             return {k: weight * x for k, x in observation.items()}, *rest
 
     for vector in (TensorVector(Learned(), 2), Differentiable(Walk(), 2)):
         rows = rows_of(vector)
-        rows.initial(0)
-        row = rows.step(torch.zeros(2, dtype=torch.int64))
-        assert not row["frame"].requires_grad and not row["reward"].requires_grad
+        for row in (rows.initial(0), rows.step(torch.zeros(2, dtype=torch.int64))):
+            assert not row["frame"].requires_grad and not row["reward"].requires_grad
+        env = Environment(lambda: FromArrays(vector), 2)  # noqa: B023
+        env.initial(0)
+        env.step(np.zeros(2, np.int64))
+
+
+def test_a_number_gets_the_dtype_of_what_it_replaces():
+    """Else `~dead` would be -1 where a bool was put as 0."""
+    dead = Walk().put(
+        {"dead": torch.ones(2, dtype=torch.bool)}, torch.tensor([True, False]), dead=0
+    )
+    assert dead["dead"].tolist() == [False, True] and dead["dead"].dtype == torch.bool
 
 
 def test_the_precision_of_a_network_is_not_the_environments():

@@ -57,6 +57,7 @@ class Stats:
         self._games_told = 0
         self._lock = threading.Lock()  # protects every attribute
         self._recent: collections.deque[Ended] = collections.deque(maxlen=RECENT_GAMES)
+        self._is_current = True  # False after a resume, until new games count
         self._untold: collections.deque[Ended] = collections.deque(maxlen=RECENT_GAMES)
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
         self._means = Means()  # of the numbers since the last row
@@ -95,6 +96,7 @@ class Stats:
                 self._first_games = None
 
     def _count(self, games: list[Ended]) -> None:
+        self._is_current |= bool(games)
         self._recent += games
         self._untold += games
 
@@ -135,7 +137,7 @@ class Stats:
         """Returns columns of what came since the last call. Those without a value are left out."""
         with self._lock:
             row: dict[str, float] = {"games": self.games}
-            if self._recent:
+            if self._recent and self._is_current:
                 lengths, returns, numbers = zip(*self._recent, strict=True)
                 row["mean_game_return"] = sum(returns) / len(returns)
                 row["mean_game_length"] = sum(lengths) / len(lengths)
@@ -161,7 +163,7 @@ class Stats:
 
     def load_state_dict(self, state: dict) -> None:
         with self._lock:
-            self.games = state["games"]
+            self.games, self._is_current = state["games"], False
             numbers = state.get("numbers", [])  # 0.7 did not save them
             older: list = [{}] * (len(state["lengths"]) - len(numbers))
             self._recent += zip(state["lengths"], state["returns"], older + numbers, strict=True)

@@ -17,6 +17,7 @@ from libtorchbeast.loggers import meta
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.files import write_whole
 
+OWN = "xpid savedir cores_per_run gpus_per_run runs_per_gpu retries dry_run slurm".split()
 Factor = list[dict[str, str]]  # the settings of flags that change together: flag -> value
 
 
@@ -95,10 +96,11 @@ def _values(text: str) -> list[str]:
 
 def make_runs(folder: Path, factors: list[Factor], program: list[str]) -> list[Run]:
     """A run for each combination. The value `on` gives a flag without a value, `off` no flag.
-    Raises UserError if two combinations have the same name, or the program has --xpid or
-    --savedir."""
-    if taken := {"--xpid", "--savedir"} & {word.split("=")[0] for word in program}:
-        raise UserError(f"{min(taken)} after `--`: the sweep chooses it for each run")
+    Raises UserError if two combinations have the same name, or the program has a flag that is swept
+    or the sweep's own."""
+    swept = [f"--{name}" for factor in factors for name in factor[0]]
+    if taken := {*swept, *(f"--{name}" for name in OWN)} & {word.split("=")[0] for word in program}:
+        raise UserError(f"{min(taken)} after `--`: it is the sweep's flag, not the program's")
     if program[0] in ("python", "python3"):
         program = [sys.executable, *program[1:]]
     runs = []
