@@ -98,7 +98,7 @@ def play(
 
     Args:
         flags: give --num_episodes and --max_episode_steps, after which a game is cut.
-        seed: game i starts from `seed` + i.
+        seed: game i starts from `seed` + i, unless the environments are tensors of one generator.
         on_row: is called with each row [N, ...], which includes the network's outputs.
         on_game: is called with each i and game, as soon as it ends.
 

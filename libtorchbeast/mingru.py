@@ -30,9 +30,9 @@ class MinGRU(nn.Module):
         y_t = x_t + h_t
 
     The initial values are what makes it learn (results/README.md). The gates' biases spread over
-    -log(1) to -log(LONGEST), so that a unit's gate alone would forget in 1 to LONGEST steps. Their
-    weights are large, so that there are units which open for a rare observation only and keep it.
-    The candidates' weights are small, because later candidates hide what is to be remembered.
+    -log(1) to -log(LONGEST), so that a unit's gate alone would forget in 2 to LONGEST + 1 steps.
+    Their weights are large, so that there are units which open for a rare observation only and keep
+    it. The candidates' weights are small, because later candidates hide what is to be remembered.
 
     Args:
         hidden_size: H, the width of inputs, states and outputs.

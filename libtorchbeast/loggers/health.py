@@ -64,7 +64,7 @@ class Health:
                 f"Little is learned: the mean importance weight is {row['mean_rho']:.2f}, because "
                 f"the policy that learns is far from the one that acted (policy lag: "
                 f"{row['lag_mean']:.1f} updates). Try a smaller --learning_rate or fewer "
-                f"environments for each actor or stream.",
+                f"environments.",
             )
         if row.get("entropy", -math.inf) > self._most_entropy:  # a fork may not tell it
             cost = self._flags.entropy_cost

@@ -43,7 +43,7 @@ class ActorPool {
     // For Backoff. So many failures, with the waits between them, take longer than a server needs
     // to notice that a learner is gone and to free the places of its streams.
     int failure_budget = 30;
-    std::chrono::milliseconds rest{600'000};
+    std::chrono::milliseconds rest{60'000};
   };
 
   ActorPool(Options options, std::shared_ptr<BatchingQueue> queue,

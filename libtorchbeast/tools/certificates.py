@@ -7,8 +7,8 @@ Writes FOLDER/ca.crt, learner.crt and learner.key, and HOST.crt and HOST.key for
 hosts as the learner's --server_addresses name them. A host's certificate is valid for servers on
 that host only, and the learner's certificate is valid for clients only. The key of the certificate
 authority (CA) is not kept, so that nobody can sign more certificates. To add a host, make all files
-anew. A program that learns its hosts later can keep the CA's `Pair`, as examples/slurm and
-examples/ray do.
+anew in another folder. A program that learns its hosts later can keep the CA's `Pair`, as
+examples/slurm and examples/ray do.
 """
 
 import argparse

@@ -256,7 +256,7 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
     except (RuntimeError, NameError, ValueError, AssertionError) as error:
         raise UserError(f"--slurm: {error}") from error
     ids = " ".join(job.job_id for job in jobs)
-    say(f"Submitted {len(jobs)} jobs: {ids}. Their output goes to {folder}.")
+    say(f"Submitted {len(jobs)} jobs: {ids}. Their output goes to {place} and {folder}/*/.")
 
 
 # ============================================================================================= main
