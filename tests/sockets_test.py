@@ -12,7 +12,7 @@ import pytest
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.server import Server
-from libtorchbeast.rpcenv.sockets import SocketLock, check_owner, claim_address, make_private
+from libtorchbeast.rpcenv.sockets import check_owner, claimed, locked, make_private
 from tests.support.client import Client
 from tests.support.envs import Catch
 
@@ -58,11 +58,9 @@ def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
     path, owner, alone = str(tmp_path / "s"), threading.Lock(), []
 
     def take(_):
-        with contextlib.suppress(BlockingIOError):
-            lock = SocketLock(path)
+        with contextlib.suppress(BlockingIOError), locked(path):
             alone.append(owner.acquire(blocking=False))
             owner.release()
-            lock.release()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(take, range(2000)))
@@ -74,11 +72,13 @@ def test_the_socket_of_a_living_server_is_refused_and_that_of_a_dead_one_is_not(
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
-        with pytest.raises(UserError, match="address already in use, by a server that lives"):
-            claim_address(f"unix:{path}")
+        in_use = pytest.raises(UserError, match="address already in use, by a server that lives")
+        with in_use, claimed(f"unix:{path}"):
+            pass
         assert list(tmp_path.iterdir()) == [path]  # a refused claim keeps no lock
     assert path.exists()
-    claim_address(f"unix:{path}")()
+    with claimed(f"unix:{path}"):
+        pass
 
 
 def test_of_servers_that_start_at_once_one_has_the_socket_and_keeps_it(tmp_path):

@@ -19,7 +19,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.errors import report
-from libtorchbeast.rpcenv.sockets import claim_address
+from libtorchbeast.rpcenv.sockets import claimed
 from libtorchbeast.rpcenv.stream import EnvironmentMaker, Stream
 from libtorchbeast.rpcenv.tls import Tls, add_port
 from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit, Watchdog
@@ -102,7 +102,7 @@ class Server:
             cleanup.callback(self._environments.close)
             self.spec = self._environments.spec
             self._encode = StepEncoder(self.spec)
-            cleanup.callback(claim_address(address))
+            cleanup.enter_context(claimed(address))
             self._server = self._make_grpc_server()
             add_port(self._server, address, tls)
             self._cleanup = cleanup.pop_all()

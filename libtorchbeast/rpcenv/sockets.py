@@ -7,7 +7,8 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from libtorchbeast.flags import UserError
 
@@ -44,43 +45,10 @@ def check_owner(address: str) -> None:
                 raise UserError(f"{address}: {expected}, seen {part} of user {owner}")
 
 
-class SocketLock:
-    """This process owns the socket at `path` until `release`, or until the process ends.
-
-    The lock is a locked file .NAME.lock beside the socket. A process that is killed leaves the
-    file behind, but not the lock on it. Raises BlockingIOError if another living process owns the
-    socket, and OSError if the file cannot be made.
-    """
-
-    def __init__(self, path: str):
-        folder, name = os.path.split(path)
-        self._path = os.path.join(folder, f".{name}.lock")
-        while not self._try():
-            pass
-
-    def release(self) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the folder was removed
-            os.unlink(self._path)
-        os.close(self._file)
-
-    def _try(self) -> bool:
-        """Returns False if the previous owner removed the file before this process locked it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(self._path, flags, 0o600)
-        with contextlib.ExitStack() as stack:
-            stack.callback(os.close, file)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), os.stat(self._path)):
-                    self._file = file
-                    stack.pop_all()
-                    return True
-        return False
-
-
-def claim_address(address: str) -> Callable[[], None]:
-    """Checks that this process can listen on `address` and that nobody else does, or raises
-    UserError. Returns the function that releases the address.
+@contextlib.contextmanager
+def claimed(address: str) -> Iterator[None]:
+    """A context in which this process may listen on `address`. Raises UserError if it cannot, or
+    somebody else does.
 
     gRPC does not check enough: it replaces the socket file of a living server, and of the addresses
     that a host's name has, one free address is enough for it. It does not give the operating
@@ -91,14 +59,44 @@ def claim_address(address: str) -> Callable[[], None]:
         try:
             if address.startswith("unix:"):
                 path = address.removeprefix("unix:")
-                stack.callback(SocketLock(path).release)
+                stack.enter_context(locked(path))
                 _check_socket(path)
             else:
                 _check_port(address)
         except OSError as error:
             why = IN_USE if isinstance(error, BlockingIOError) else error
             raise UserError(f"Cannot listen on {address}: {why}") from error
-        return stack.pop_all().close
+        yield
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+    """A context in which this process owns the socket at `path`, unless the process ends before.
+
+    The lock is a locked file .NAME.lock beside the socket. A process that is killed leaves the
+    file behind, but not the lock on it. Raises BlockingIOError if another living process owns the
+    socket, and OSError if the file cannot be made.
+    """
+    folder, name = os.path.split(path)
+    place = os.path.join(folder, f".{name}.lock")
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(place, flags, 0o600), "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(place, file):  # the owner before removed it before it was locked here
+                continue
+            try:
+                yield
+            finally:
+                with contextlib.suppress(FileNotFoundError):  # the folder was removed
+                    os.unlink(place)
+            return
+
+
+def _is_at(path: str, file: BinaryIO) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    return False
 
 
 def _check_socket(path: str) -> None:
