@@ -61,13 +61,13 @@ def test_a_server_that_is_killed_before_it_serves_is_started_again():
 
 def test_a_server_that_keeps_failing_is_started_less_and_less_often(clock):
     worker = supervisor._Worker(lambda index, life: Process(), 0)
-    delays = []
+    worker.was_ready, delays = True, []
     for lived in [0] * 8 + [6, 0]:
         worker.start_if_due()
         if lived:
             worker.record_sign_of_life()
         clock[0] += lived
-        worker.schedule_restart(worker.clean_up(None))
+        worker.schedule_restart(None)
         worker.start_if_due()
         assert worker.process is None
         delays.append(worker.due - clock[0])

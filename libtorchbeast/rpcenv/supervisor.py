@@ -72,24 +72,20 @@ class Supervisor:
         while worker.process and worker.process.has_message():
             message = worker.process.receive()
             if message is None or message.startswith(Process.FAILURE):
-                failure = worker.clean_up(message)
-                if not (worker.was_ready or worker.was_killed):
-                    raise StartFailure(failure)
-                worker.schedule_restart(failure)
+                worker.schedule_restart(message)
             else:
                 worker.record_sign_of_life()
 
     def _kill_if_hung(self, worker: "_Worker") -> None:
-        silence = self._silence_timer.silence
         if not worker.process or worker.why_killed:
             return
-        if worker.ready_since and silence(worker.last_sign) > self._longest_silence:
-            seconds = f"{self._longest_silence:g} s (--step_timeout)"
-            worker.why_killed = f"it gave no sign of life for {seconds} and was killed"
-        elif not worker.ready_since and silence(worker.started) > self._start_timeout:
-            limit = f"{self._start_timeout:g} s, three times --open_timeout"
-            worker.why_killed = f"{worker.process.name} took longer to start than {limit}"
-        if worker.why_killed:
+        longest = self._longest_silence if worker.ready_since else self._start_timeout
+        if self._silence_timer.silence(worker.last_sign) > longest:
+            why = f"it gave no sign of life for {longest:g} s (--step_timeout) and was killed"
+            if not worker.ready_since:
+                limit = f"{longest:g} s, three times --open_timeout"
+                why = f"{worker.process.name} took longer to start than {limit}"
+            worker.why_killed = why
             worker.process.kill()
 
     def _say_who_is_not_ready(self) -> None:
@@ -115,39 +111,38 @@ class _Worker:
         self._start, self._index = start, index
         self.process: Process | None = None
         self.was_ready = False  # in any life
-        self.was_killed = False  # by somebody's SIGKILL, or because memory ran out
         self.why_killed = ""  # why this program has killed it
         self.due = 0.0  # when to start the process, if there is none
         self._life = 0
         self._delay = FIRST_DELAY_S
-        # Times of the start and of the first and the last sign of life in this life, 0 before it.
-        self.started = self.ready_since = self.last_sign = 0.0
+        self.ready_since = 0.0  # when this life gave its first sign, 0 before it
+        self.last_sign = 0.0  # when this life gave its last sign, or else was started
 
     def start_if_due(self) -> None:
         if self.process is None and time.monotonic() >= self.due:
             self.process = self._start(self._index, self._life)
             self._life += 1
-            self.started = time.monotonic()
+            self.ready_since, self.last_sign = 0.0, time.monotonic()
 
     def record_sign_of_life(self) -> None:
         self.was_ready = True
         self.last_sign = time.monotonic()
         self.ready_since = self.ready_since or self.last_sign
 
-    def clean_up(self, last_message: bytes | None) -> str:
-        """Removes the process, which has ended, and returns why."""
+    def schedule_restart(self, last_message: bytes | None) -> None:
+        """Removes the process, which has ended, and says when the next one starts. Raises
+        StartFailure if none was ready yet, and nobody else killed this one."""
         assert self.process is not None
         exit_code = self.process.end(deadline=1.0)
-        why, self.why_killed = self.why_killed, ""
-        self.was_killed = last_message is None and exit_code == -signal.SIGKILL and not why
-        self._name, self.process = self.process.name, None
         traceback = (last_message or b"")[1:].decode(errors="replace").strip()
-        return traceback or why or in_words(exit_code)
-
-    def schedule_restart(self, failure: str) -> None:
+        failure = traceback or self.why_killed or in_words(exit_code)
+        # By somebody's SIGKILL, or because memory ran out.
+        was_killed = last_message is None and exit_code == -signal.SIGKILL and not self.why_killed
+        name, self.process, self.why_killed = self.process.name, None, ""
+        if not (self.was_ready or was_killed):
+            raise StartFailure(failure)
         if self.ready_since and time.monotonic() - self.ready_since > STABLE_S:
             self._delay = FIRST_DELAY_S
-        self.ready_since = self.last_sign = 0.0
-        logger.error("%s failed and starts again in %g s: %s", self._name, self._delay, failure)
+        logger.error("%s failed and starts again in %g s: %s", name, self._delay, failure)
         self.due = time.monotonic() + self._delay
         self._delay = min(2 * self._delay, LONGEST_DELAY_S)
