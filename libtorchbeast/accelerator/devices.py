@@ -230,9 +230,8 @@ def to_host(*groups: Any) -> list[Any]:
 def copy_to_host(value: Any) -> Any:
     """Copies all tensors in nested dicts, lists and tuples to the CPU, also those that are on the
     CPU already. Waits for the copies."""
-    was_here = {id(tensor) for tensor in tensors_in(value) if tensor.device.type == "cpu"}
-    (copy,) = to_host(value)
-    return mapped(copy, lambda x: x.detach().clone() if id(x) in was_here else x)
+    own = mapped(value, lambda x: x.detach().clone() if x.device.type == "cpu" else x)
+    return to_host(own)[0]
 
 
 @functools.cache
