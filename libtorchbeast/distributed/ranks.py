@@ -33,6 +33,7 @@ from libtorchbeast.flags import UserError, as_plain, require
 from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_EACH_RANK, SUMS_OF_RANKS
 from libtorchbeast.seeds import MOST_ACTORS
 
+POLL_S = 0.02  # while the ranks meet
 STOP_S = 8.0  # so that rank 0 saves within ten seconds even if another rank hangs
 FOREVER = timedelta(days=1)  # for the all-reduce; the pulse notices who will never come
 
@@ -130,8 +131,10 @@ class Ranks:
             )
             if self.rank > 0:
                 store.set(f"come/{self.rank}", word)
-                if not self._waits_for(store, f"answer/{word}", by):
-                    raise self._missing([0])
+                while not store.check([f"answer/{word}"]):
+                    if time.monotonic() > by:
+                        raise self._missing([0])
+                    time.sleep(POLL_S)
                 word = store.get(f"answer/{word}").decode()
             own = dist.PrefixStore(word, store)
             own.set(f"host/{self.rank}", self._hosts[self.rank])
@@ -139,23 +142,16 @@ class Ranks:
                 for other in missing:
                     if self.rank == 0 and store.check([f"come/{other}"]):
                         store.set(f"answer/{store.get(f'come/{other}').decode()}", word)
-                    if self._waits_for(own, f"host/{other}", time.monotonic() + 0.1):
+                    if own.check([f"host/{other}"]):
                         self._hosts[other] = own.get(f"host/{other}").decode()
                     elif time.monotonic() > by:
                         raise self._missing(missing)
+                time.sleep(POLL_S)
         except RankLost:
             raise
         except (RuntimeError, ValueError, KeyError) as error:
             raise RankLost(f"{self.name()} cannot reach torchrun at {place}: {error}") from error
         return own
-
-    def _waits_for(self, store: dist.Store, key: str, by: float) -> bool:
-        """Whether the store has the key, at the latest when the clock shows `by`."""
-        while not store.check([key]):
-            if time.monotonic() > by:
-                return False
-            time.sleep(0.02)
-        return True
 
     def _missing(self, missing: list[int]) -> RankLost:
         came = ", ".join(map(self.name, sorted(self._hosts)))
