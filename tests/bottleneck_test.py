@@ -9,7 +9,7 @@ import monobeast
 import polybeast
 from libtorchbeast.flags import replace
 from libtorchbeast.loggers import bottleneck
-from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor, PolyBeastAdvisor
+from libtorchbeast.loggers.bottleneck import advice_for
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def row(actor="environment", waiting=0.0, learner_waiting=0.0, idle=0.0, **more)
     }
 
 
-BEASTS = {"mono": (monobeast, MonoBeastAdvisor), "poly": (polybeast, PolyBeastAdvisor)}
+BEASTS = {"mono": monobeast, "poly": polybeast}
 REMOTE = "--server_addresses unix:/a,unix:/b"
 LEARNER = dict(waiting=0.5)  # the actors wait for it
 ACTORS = dict(learner_waiting=0.5)  # the learner waits for them
@@ -68,16 +68,16 @@ CASES = [  # beast, flags, columns, what limits, advice
 
 def parse(beast, line):
     common = "--env CartPole-v1" + " --num_servers 1" * (beast == "poly" and REMOTE not in line)
-    return BEASTS[beast][0].parse([*common.split(), *line.split()])
+    return BEASTS[beast].parse([*common.split(), *line.split()])
 
 
-def advisor_of(beast, line, **changes):
-    return BEASTS[beast][1](replace(parse(beast, line), **changes))
+def advice(beast, line, columns, **changes):
+    return advice_for(columns, replace(parse(beast, line), **changes))
 
 
 @pytest.mark.parametrize("beast, line, columns, limits, change", CASES)
 def test_advice(beast, line, columns, limits, change):
-    said = advisor_of(beast, line).advise(row(**columns))
+    said = advice(beast, line, row(**columns))
     assert limits in said and change in said
     for flag, value in re.findall(r"--(\w+) (\d+)", said):  # which can be typed as it stands
         assert getattr(parse(beast, f"{line} --{flag} {value}"), flag) == int(value)
@@ -88,19 +88,19 @@ def test_advice(beast, line, columns, limits, change):
     [("mono", "--num_actors 1", 0.0), ("mono", "--num_actors 1", 0.5), ("poly", "", 0.5)],
 )
 def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
-    advise, columns = advisor_of(beast, line).advise, row(learner_waiting=learner_waiting)
+    columns = row(learner_waiting=learner_waiting)
     for own, others in (0.5, 1.5), (1.2, 0.8):
-        said = advise(columns | {"cpu_cores": own})
+        said = advice(beast, line, columns | {"cpu_cores": own})
         assert f"ther programs use {others} of 2 cores" in said and "all cores" not in said
-    assert "all cores are busy" in advise(columns | {"cpu_cores": 1.9})
+    assert "all cores are busy" in advice(beast, line, columns | {"cpu_cores": 1.9})
 
 
 def test_a_gpu_that_always_answers_gets_another_thread_and_threads_of_the_cpu_are_not_its_cure():
     columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)
-    said = advisor_of("poly", "", inference_device="cuda").advise(columns)
+    said = advice("poly", "", columns, inference_device="cuda")
     assert "--num_inference_threads 2" in said
-    learner = advisor_of("mono", "--num_actors 1 --torch_threads 1", learner_device="cuda")
-    assert "--batch_size 64" in learner.advise(row(waiting=0.5))
+    line = "--num_actors 1 --torch_threads 1"
+    assert "--batch_size 64" in advice("mono", line, row(waiting=0.5), learner_device="cuda")
 
 
 def test_lines_name_whose_time_it_is():
