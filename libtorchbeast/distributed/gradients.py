@@ -37,23 +37,19 @@ class Gradients:
         self._ranks, self._parameters, self._is_mean = ranks, parameters, is_mean
         self.deviations = 0
         others = {(kind, k): x for kind in KINDS for k, x in like.get(kind, {}).items()}
-        count = [sum(x.numel() for (one, _), x in others.items() if one == kind) for kind in KINDS]
-        sizes = [*(p.numel() for p in self._parameters), 1]  # the last is the loss
-        device = self._parameters[0].device
         self.optional = [k for kind, k in others if kind != "sums"]
-        self._flat = torch.zeros(sum(sizes) + sum(count) + len(self.optional) + 4, device=device)
-        *views, self._loss = self._flat[: sum(sizes)].split(sizes)
-        lengths = [*(x.numel() for x in others.values()), len(self.optional)]
-        *rest, self._returned = self._flat[sum(sizes) : -4].split(lengths)
-        named = zip(others.items(), rest, strict=True)
-        self._others = {name: view.view(x.shape) for (name, x), view in named}
-        self._counts = self._flat[-4:]
-        first = 0 if self._is_mean else sum(sizes) + count[0]
-        self._weighted = self._flat[first : sum(sizes) + count[0] + count[1]]
+        sizes = [*(p.numel() for p in parameters), 1, *(x.numel() for x in others.values())]
+        self._flat = torch.zeros(sum(sizes) + len(self.optional) + 4, device=parameters[0].device)
+        parts = iter(self._flat.split([*sizes, len(self.optional), 4]))
         # Each lies in memory as its weights do, for example with the channels last. torch's fused
         # Adam takes that for granted.
-        pairs = zip(views, self._parameters, strict=True)
-        self._views = [view.as_strided(p.shape, p.stride()) for view, p in pairs]
+        self._views = [next(parts).as_strided(p.shape, p.stride()) for p in parameters]
+        self._loss = next(parts)
+        self._others = {name: next(parts).view(x.shape) for name, x in others.items()}
+        self._returned, self._counts = parts
+        count = lambda kind: sum(x.numel() for x in like.get(kind, {}).values())
+        first = sum(p.numel() for p in parameters) + 1 + count("scalars")  # of the means
+        self._weighted = self._flat[0 if is_mean else first : first + count("means")]
 
     def sum(
         self, results: dict[str, Any], wants_to_stop: bool, new_steps: int | None = None
@@ -76,12 +72,13 @@ class Gradients:
         nothing, stops, has_sums = map(number, (0, wants_to_stop, bool(results.get("sums"))))
         grads = [nothing if p.grad is None else p.grad for p in self._parameters]
         own = [results.get(kind, {}).get(k, nothing) for kind, k in self._others]
-        tail = [results.get(name, nothing).detach() for name in ("total_loss", "real_transitions")]
-        added = tail[1] if new_steps is None else number(new_steps)
-        is_there = [k in results.get(kind, {}) for kind, k in self._others if kind != "sums"]
-        returned = [tail[1] if is_so else nothing for is_so in is_there]
+        loss = results.get("total_loss", nothing).detach()
+        real = results.get("real_transitions", nothing).detach()
+        added = real if new_steps is None else number(new_steps)
+        optional = [(kind, k) for kind, k in self._others if kind != "sums"]
+        returned = [real if k in results.get(kind, {}) else nothing for kind, k in optional]
         targets = [*self._views, self._loss, *self._others.values(), *self._returned, *self._counts]
-        values = [*grads, tail[0], *own, *returned, tail[1], added, stops, has_sums]
+        values = [*grads, loss, *own, *returned, real, added, stops, has_sums]
         for target, x in zip(targets, values, strict=True):
             target.copy_(x)
         self._weighted *= self._counts[0]
@@ -92,13 +89,11 @@ class Gradients:
         names = ("total_loss", "real_transitions", "new_steps", "stops", "has_sums")
         summed = dict(zip(names, (self._loss[0], *self._counts), strict=True))
         summed |= {k: x for k, x in results.items() if k in ("vectors", "largest_reward")}
-        for kind in KINDS:
-            seen = results.get(kind, {})
-            summed[kind] = seen | {k: x for (one, k), x in self._others.items() if one == kind}
+        summed |= {kind: dict(results.get(kind, {})) for kind in KINDS}
         shares = dict(zip(self.optional, self._counts[0] / self._returned.clamp(1.0), strict=True))
-        for kind in ("scalars", "means") if self._is_mean else ("means",):  # of who returns it
-            own_shares = {k: shares[k] for one, k in self._others if one == kind}
-            summed[kind] |= {k: summed[kind][k] * share for k, share in own_shares.items()}
+        for (kind, k), x in self._others.items():
+            is_mean = kind == "means" or (kind == "scalars" and self._is_mean)  # of who returns it
+            summed[kind][k] = x * shares[k] if is_mean else x
         return summed | {"returned": self._returned}
 
     def compare(self, updates: int, state: Callable[[], Any], load: Callable[[Any], None]) -> None:
