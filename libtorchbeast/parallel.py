@@ -135,8 +135,8 @@ class Grouped:
         rows: dict[Any, dict[str, Any]] = {}
         for agent in self._spaces:
             has_acted = agent in acted
-            told = rewards[agent] if has_acted else 0.0
-            reward = checked_number("Reward", told, np.isfinite, "a finite number", repr(agent))
+            reward = rewards[agent] if has_acted else 0.0
+            reward = checked_number("Reward", reward, np.isfinite, "a finite number", repr(agent))
             self._returns[agent] += reward
             is_cut = has_acted and _end("truncation", truncations, agent)
             is_lost = agent not in alive and not is_cut  # ended without a word
