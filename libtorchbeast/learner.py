@@ -92,7 +92,7 @@ class Learner:
             forget = self.updater.keep_buffers()
             self.updater.take_in(on_device)
             for part in self.updater.parts(on_device, self._progress()):
-                if not part.is_first and not each:  # no rank has a real transition
+                if part.new_steps == 0 and not each:  # no rank has a real transition
                     break
                 sums = part.sums or sums
                 steps = part.new_steps if stated is None else stated
@@ -118,7 +118,7 @@ class Learner:
         was real, or None if it was skipped. If `batch` is None, this rank has none to learn from
         and makes its last update, from the batches of the other ranks."""
         restore_buffers = self.updater.keep_buffers()  # running means, for example
-        numbers, sums, clipped = self.updater.gradients(part, self._progress(), batch is None)
+        numbers, sums, clipped = self.updater.gradients(part, self._progress())
         self._ended = numbers.pop("stops", 0.0) > 0
         count, steps = (int(numbers.pop(name)) for name in ("real_transitions", "new_steps"))
         if not count:

@@ -7,7 +7,7 @@ stuck (results/README.md, "Control"). Luo et al. 2019 (IMPACT, https://arxiv.org
 Petrenko et al. 2020 (Sample Factory, https://arxiv.org/abs/2006.11751) combine PPO and V-trace.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -21,14 +21,13 @@ from libtorchbeast.rollouts import COLUMN_PREFIXES, Rollout, core_state_of
 class Part(NamedTuple):
     """What one update learns from."""
 
-    batch: Rollout  # rows [T+1, B, ...] and core states
+    batch: Rollout  # rows [T+1, B, ...] and core states; {} of a rank without a batch
     targets: dict[str, Tensor] | None  # [T, B, ...]; None if the update computes them itself
     sums: dict[str, Tensor]  # the statistics of the whole batch, with its first part only
-    is_first: bool  # whether it belongs to the first pass
     new_steps: int | None = None  # what it adds to the run; None: its real transitions
 
 
-NO_PART = Part({}, None, {}, is_first=True, new_steps=0)  # of a rank without a batch
+NO_PART = Part({}, None, {}, new_steps=0)
 
 
 def parts(
@@ -39,26 +38,26 @@ def parts(
     its own, so that the minibatches mix all of them. `targets_of` returns the targets and the
     statistics of the batch."""
     if flags.passes * flags.minibatches == 1:
-        yield Part(batch, None, {}, is_first=True)
+        yield Part(batch, None, {})
         return
     targets, sums = targets_of()
     T, B = len(batch["done"]) - 1, batch["done"].shape[1]
     is_recurrent = bool(core_state_of(batch))
     count, select = (B, _columns) if is_recurrent else (T * B, _transitions)
+    each: Iterable[Selected] = ()
     for index in range(flags.passes):
-        if flags.minibatches > 1 or not index:
+        if flags.minibatches > 1 or not index:  # one part is the same in each pass
             order = torch.randperm(count) if flags.minibatches > 1 else torch.arange(count)
             drawn = [*order.tensor_split(min(flags.minibatches, count))]
             if not is_recurrent:  # also the number of each transition's second row
                 drawn = [torch.cat([numbers, numbers + B]) for numbers in drawn]
             sizes = [len(numbers) for numbers in drawn]
             on_device = to_device(torch.cat(drawn), batch["done"].device).split(sizes)
-            if flags.minibatches == 1:  # the same in each pass
-                whole = select(batch, targets, on_device[0])
-        for number, chosen in enumerate(on_device):
-            own = whole if flags.minibatches == 1 else select(batch, targets, chosen)
-            own_sums = {} if index or number else sums
-            yield Part(*own, own_sums, is_first=not index, new_steps=0 if index else None)
+            each = (select(batch, targets, numbers) for numbers in on_device)
+            each = each if flags.minibatches > 1 else [*each]
+        for own in each:
+            yield Part(*own, sums, new_steps=0 if index else None)
+            sums = {}
 
 
 Selected = tuple[Rollout, dict[str, Tensor]]

@@ -99,8 +99,9 @@ class Updater:
         own = (self.net, batch, self._targets, self.flags, progress)
         return passes.parts(batch, lambda: targets_of(*own), self.flags)
 
-    def gradients(self, part: Part, progress: float, wants_to_stop: bool) -> tuple[Any, ...]:
-        """Computes the gradients of the loss of a part of a batch, over all ranks.
+    def gradients(self, part: Part, progress: float) -> tuple[Any, ...]:
+        """Computes the gradients of the loss of a part of a batch, over all ranks. A rank without a
+        batch wants to stop.
 
         Returns:
             The numbers for the log, with `real_transitions`, `new_steps` and `stops` (see
@@ -114,7 +115,7 @@ class Updater:
             results = results | {"sums": part.sums or results["sums"]}
         self.optimizer.take(gradients)  # those of a graph are always in the same memory
         if self.gradient_sum is not None:
-            results = self.gradient_sum.sum(results, wants_to_stop, part.new_steps)
+            results = self.gradient_sum.sum(results, not part.batch, part.new_steps)
         norm, clipped = self.optimizer.clip(self.optimizer.gradients())
         numbers = read(results | {"grad_norm": norm})
         steps = numbers["real_transitions"] if part.new_steps is None else part.new_steps

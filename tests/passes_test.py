@@ -32,7 +32,7 @@ def parts_of(batch, passes, minibatches):
 def test_one_pass_is_the_batch_itself_without_targets():
     batch = make_batch(False)
     (part,), calls = parts_of(batch, 1, 1)
-    assert part.batch is batch and part == (batch, None, {}, True, None) and not calls
+    assert part.batch is batch and part == (batch, None, {}, None) and not calls
 
 
 @pytest.mark.parametrize("minibatches", [1, 5, 50])
@@ -41,7 +41,6 @@ def test_each_transition_is_a_column_with_its_two_rows_and_its_target(minibatche
     (*found,), calls = parts_of(make_batch(False), 2, minibatches)
     count = min(minibatches, T * B)
     assert len(found) == 2 * count and len(calls) == 1
-    assert [part.is_first for part in found] == [True] * count + [False] * count
     assert [part.new_steps for part in found] == [None] * count + [0] * count
     assert [bool(part.sums) for part in found] == [True] + [False] * (2 * count - 1)
     for part in found:
