@@ -87,16 +87,16 @@ class Learner:
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
-            sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
             stated = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
             forget = self.updater.keep_buffers()
             self.updater.take_in(on_device)
             for part in self.updater.parts(on_device, self._progress()):
                 if part.new_steps == 0 and not each:  # no rank has a real transition
                     break
-                sums = part.sums or sums
-                steps = part.new_steps if stated is None else stated
-                part = part._replace(sums=sums, new_steps=steps)
+                if stated is not None:  # it counts in one update only, as the statistics do
+                    part = part._replace(new_steps=0 if each else stated)
+                if each:
+                    part = part._replace(sums={})
                 one = self._update_once(batch, part, publish)
                 if one is None:
                     if not each:
@@ -104,7 +104,6 @@ class Learner:
                     break
                 if one:
                     each.append(one)
-                    sums, stated = {}, None if stated is None else 0
                 if self._ended:
                     break
             if self._ranks is not None and one is not None:

@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
     batch: Rollout  # rows [T+1, B, ...] and core states; {} of a rank without a batch
     targets: dict[str, Tensor] | None  # [T, B, ...]; None if the update computes them itself
-    sums: dict[str, Tensor]  # the statistics of the whole batch, with its first part only
+    sums: dict[str, Tensor]  # the statistics of the whole batch; {} with a single part
     new_steps: int | None = None  # what it adds to the run; None: its real transitions
 
 
@@ -57,7 +57,6 @@ def parts(
             each = each if flags.minibatches > 1 else [*each]
         for own in each:
             yield Part(*own, sums, new_steps=0 if index else None)
-            sums = {}
 
 
 Selected = tuple[Rollout, dict[str, Tensor]]
