@@ -392,11 +392,8 @@ def train_in_order(run: Run, rollout: Rollout) -> None:
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, on_open)
             run.state.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
-                if run.finished():  # the rest of the rollout is not learned from
-                    run.between.learned(batch, None)
+                if not run.learn(batch):  # finished: the rest is not learned from
                     return
-                numbers = learner.update(batch, publish=lambda state_dict, version: None)
-                run.learned(batch, numbers)
                 run.tick(barrier.late)
         if barrier.reached():
             run.state.between_barriers = False

@@ -216,11 +216,10 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     ) as on_open:
         actor = Actor(rows, learner.net, seed, flags, clock, learner.updates, on_open)
         for batch in run.between.batches(rollouts(run, actor)):
-            run.learned(batch, learner.update(batch, publish=lambda state_dict, version: None))
+            if not run.learn(batch):  # finished: the rest is not learned from
+                return
             clock.lap("learning")
             run.tick()
-            if run.finished():
-                return
 
 
 def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:

@@ -220,8 +220,6 @@ def learn(run: Any, batches: Iterable[Rollout], publish: Publish, clock: Clock) 
     with device_stream(run.learner.device):
         for batch in run.between.batches(run.stats.counted(batches)):
             clock.lap("learner_waiting")
-            if run.finished():
-                run.between.learned(batch, None)
+            if not run.learn(batch, publish):
                 return
-            run.learned(batch, run.learner.update(batch, publish))
             clock.lap("learning")

@@ -117,7 +117,7 @@ def run_of(learner, stats, between=None):
     """A run that does not end, as far as a learner thread sees it."""
     parts = dict(learner=learner, stats=stats, between=between or Direct())
     run = SimpleNamespace(**parts, finished=lambda: False)
-    run.learned = functools.partial(Run.learned, run)
+    run.learn = functools.partial(Run.learn, run)
     return run
 
 
