@@ -42,7 +42,7 @@ from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
-from libtorchbeast.learner import Direct, start_learners
+from libtorchbeast.learner import Direct, learn_batch, start_learners
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import CoreState
 from libtorchbeast.past import past_of_run
@@ -392,7 +392,7 @@ def train_in_order(run: Run, rollout: Rollout) -> None:
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, on_open)
             run.state.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
-                if not run.learn(batch):  # finished: the rest is not learned from
+                if not learn_batch(run, batch):  # finished: the rest is not learned from
                     return
                 run.tick(barrier.late)
         if barrier.reached():

@@ -37,7 +37,7 @@ from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.errors import errors_of
 from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
-from libtorchbeast.learner import Direct
+from libtorchbeast.learner import Direct, learn_batch
 from libtorchbeast.loggers.timing import Clock, shares
 from libtorchbeast.models import choose_actions
 from libtorchbeast.opening import OpeningWatch
@@ -216,7 +216,7 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     ) as on_open:
         actor = Actor(rows, learner.net, seed, flags, clock, learner.updates, on_open)
         for batch in run.between.batches(rollouts(run, actor)):
-            if not run.learn(batch):  # finished: the rest is not learned from
+            if not learn_batch(run, batch):  # finished: the rest is not learned from
                 return
             clock.lap("learning")
             run.tick()

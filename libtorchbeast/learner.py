@@ -220,6 +220,17 @@ def learn(run: Any, batches: Iterable[Rollout], publish: Publish, clock: Clock) 
     with device_stream(run.learner.device):
         for batch in run.between.batches(run.stats.counted(batches)):
             clock.lap("learner_waiting")
-            if not run.learn(batch, publish):
+            if not learn_batch(run, batch, publish):
                 return
             clock.lap("learning")
+
+
+def learn_batch(run: Any, batch: Rollout, publish: Publish = lambda weights, version: None) -> bool:
+    """Updates the network of a run.Run, which takes note of it. Returns False, and does not learn
+    from the batch, if the run is finished."""
+    is_finished = run.finished()
+    numbers = None if is_finished else run.learner.update(batch, publish)
+    if numbers is not None:
+        run.stats.add_update(numbers)
+    run.between.learned(batch, numbers)
+    return not is_finished

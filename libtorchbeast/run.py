@@ -19,7 +19,7 @@ from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, UserError, as_plain, run_path
-from libtorchbeast.learner import Direct, Learner, Publish
+from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import Display, log_end
@@ -31,7 +31,6 @@ from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import cpu_cores
 from libtorchbeast.loggers.trackers import check_wandb
 from libtorchbeast.loss_check import check_loss
-from libtorchbeast.rollouts import Rollout
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
 from libtorchbeast.transitions import Loss, Targets
@@ -165,16 +164,6 @@ class Run:
     def finished(self) -> bool:
         """Whether training must end: it is complete, it failed, or a signal asked it to stop."""
         return self.wakeup.is_set() or self.complete()
-
-    def learn(self, batch: Rollout, publish: Publish = lambda weights, version: None) -> bool:
-        """Calls `Learner.update`, and takes note of what that returns. Returns False if the run had
-        finished before, so that it does not learn from the batch."""
-        is_finished = self.finished()
-        numbers = None if is_finished else self.learner.update(batch, publish)
-        if numbers is not None:
-            self.stats.add_update(numbers)
-        self.between.learned(batch, numbers)
-        return not is_finished
 
     def seconds_to_tick(self) -> float:
         """How many seconds the main loop may wait before its next `tick`."""

@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Networks and an environment whose rollouts reveal mistakes, and the rollouts of one actor."""
 
-import functools
 from types import SimpleNamespace
 
 import gymnasium
@@ -16,7 +15,6 @@ from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.environment import Environment
 from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
-from libtorchbeast.run import Run
 from libtorchbeast.update import Updater
 from tests.support.monobeast import unroll
 
@@ -116,9 +114,7 @@ def make_learner(net, flags, device=CPU, dump_dir=None, ranks=None, **others):
 def run_of(learner, stats, between=None):
     """A run that does not end, as far as a learner thread sees it."""
     parts = dict(learner=learner, stats=stats, between=between or Direct())
-    run = SimpleNamespace(**parts, finished=lambda: False)
-    run.learn = functools.partial(Run.learn, run)
-    return run
+    return SimpleNamespace(**parts, finished=lambda: False)
 
 
 def rows_of(rollout):
