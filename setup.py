@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HOW = """\
 The C++ extension needs g++, pkg-config and gRPC C++:
@@ -32,33 +33,46 @@ def pkg_config(option: str) -> list[str]:
     return shlex.split(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def extensions() -> list[Extension]:
-    without_grpc = "--without-grpc" in sys.argv  # setuptools does not know it
-    flags, libraries = [], []
-    if without_grpc:
-        sys.argv.remove("--without-grpc")
-    else:
-        try:
-            flags, libraries = pkg_config("--cflags"), pkg_config("--libs")
-        except (OSError, subprocess.CalledProcessError) as error:
-            if "build_ext" in sys.argv:
+class BuildExtension(build_ext):
+    user_options = build_ext.user_options + [("without-grpc", None, "build without gRPC C++")]
+    boolean_options = build_ext.boolean_options + ["without-grpc"]
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.without_grpc = False
+        self.force = True  # an extension of the other kind, with or without gRPC, may be there
+
+    def build_extension(self, extension: Extension) -> None:
+        import pybind11
+
+        extension.include_dirs = [pybind11.get_include(), SRC]
+        extension.sources.append(f"{SRC}/{'no' if self.without_grpc else 'grpc'}_transport.cc")
+        if not self.without_grpc:
+            try:
+                flags, libraries = pkg_config("--cflags"), pkg_config("--libs")
+            except (OSError, subprocess.CalledProcessError) as error:
                 sys.exit(f"setup.py: error: {error}\n{HOW}")
+            extension.extra_compile_args += flags
+            extension.extra_link_args += libraries
+        super().build_extension(extension)
+
+
+def extensions() -> list[Extension]:
+    try:
+        pkg_config("--exists")
+    except (OSError, subprocess.CalledProcessError):
+        if "build_ext" not in sys.argv:  # build_ext itself says what is missing
             print("PolyBeast's extension is left out: pkg-config finds no grpc++", file=sys.stderr)
             return []
-    import pybind11
-
-    options = "-std=c++17 -O2 -g0 -fvisibility=hidden -Wall -Wextra".split()
-    as_needed = ["-Wl,--as-needed"] if sys.platform == "linux" else []
     return [
         Extension(
             "libtorchbeast._C",
-            [f"{SRC}/binding.cc", f"{SRC}/{'no' if without_grpc else 'grpc'}_transport.cc"],
-            include_dirs=[pybind11.get_include(), SRC],
-            extra_compile_args=[*options, *flags],
-            extra_link_args=[*as_needed, *libraries],
+            [f"{SRC}/binding.cc"],  # and the transport, which is chosen when it is built
+            extra_compile_args="-std=c++17 -O2 -g0 -fvisibility=hidden -Wall -Wextra".split(),
+            extra_link_args=["-Wl,--as-needed"] if sys.platform == "linux" else [],
         )
     ]
 
 
-# pyproject.toml has the rest. An extension of the other kind, with or without gRPC, may be there.
-setup(ext_modules=extensions(), options={"build_ext": {"force": True}})
+# pyproject.toml has the rest.
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtension})

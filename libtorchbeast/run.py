@@ -3,7 +3,6 @@
 
 import contextlib
 import logging
-import math
 import os
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from libtorchbeast.flags import Flags, UserError, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
-from libtorchbeast.loggers.display import Display, log_end
+from libtorchbeast.loggers.display import Display, log_end, number
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold, watched_disk
 from libtorchbeast.loggers.health import Health
@@ -275,8 +274,8 @@ class RunState:
         self.due = self._start + self.flags.checkpoint_every
         self.kept = checkpoint.KeptWeights(self.checkpoints, self.flags, self.learner)
         if self.learner.step >= self.flags.total_steps:
-            score = last_row(self.path).get("mean_game_return", math.nan)
-            has = f"already has its {self.learner.step:,} steps (last game return {score:.2f})"
+            score = number(last_row(self.path).get("mean_game_return"), ".2f")
+            has = f"already has its {self.learner.step:,} steps (last game return {score})"
             hint = "Raise --total_steps to train on, or choose another --xpid to start a new run."
             logger.warning("Nothing to do: %s %s. %s", self.path, has, hint)
 

@@ -70,6 +70,9 @@ def test_that_no_return_is_shown_yet_is_explained_once_after_a_minute(caplog):
     checked = health()
     for row in ({}, {"hours": 0.016}, {"hours": 0.02, "mean_game_return": 3.0}):
         checked.check(row)
+    resumed = health()
+    for hours in (5.0, 5.016):
+        resumed.check({"hours": hours})
     assert not caplog.records
     for hours in (0.02, 0.03):
         checked.check({"hours": hours, "games": 7})

@@ -8,7 +8,9 @@ import torch
 
 from libtorchbeast.checkpoint import save, saved_step
 from libtorchbeast.flags import UserError
+from libtorchbeast.tools import sweep
 from libtorchbeast.tools.study import (
+    OWN,
     Run,
     add_to_plan,
     flags_of,
@@ -74,8 +76,9 @@ def test_names_do_not_depend_on_the_other_values(tmp_path):
     assert names(tmp_path, "") == ["run"]
     with pytest.raises(UserError, match="2 combinations have the name A-B"):
         names(tmp_path, "--env A/B,A:B")
+    assert {*OWN} - {"xpid"} == {*vars(sweep.make_parser().parse_args(["name"]))} - {"name"}
     for word in ("--xpid", "--dry_run", "--seed"):
-        with pytest.raises(UserError, match=f"{word} after `--`: it is the sweep's"):
+        with pytest.raises(UserError, match=f"{word} after `--`: expected it before"):
             make_runs(tmp_path, [[{"seed": "1"}]], ["python", f"{word}=a"])
 
 

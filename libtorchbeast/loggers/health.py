@@ -30,6 +30,7 @@ class Health:
 
     def __init__(self, flags: Flags, spec: Spec):
         self._flags, self._told = flags, set[str]()
+        self._begun: float | None = None  # hours of the first row
         agents = max(1, sum(spec.groups.values()))  # equally many numbers for each
         width = spec.actions.sizes[0] // agents if spec.actions.kind == "box" else 0
         self._most_entropy = width * (STANDARD_ENTROPY + ENTROPY_MARGIN) if width else math.inf
@@ -44,7 +45,9 @@ class Health:
 
     def check(self, row: dict[str, float]) -> None:
         """Looks at a row of the log, which may have no numbers of updates."""
-        if "mean_game_return" not in row and row.get("hours", 0.0) > PATIENCE_H:
+        hours = row.get("hours", 0.0)
+        self._begun = hours if self._begun is None else self._begun
+        if "mean_game_return" not in row and hours - self._begun > PATIENCE_H:
             self._explain("no return", NO_RETURN, logging.INFO)
         if "mean_rho" not in row:  # no update yet, or another algorithm
             return

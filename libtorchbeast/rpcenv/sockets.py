@@ -85,11 +85,13 @@ def locked(path: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_at(place, file):  # the owner before removed it before it was locked here
                 continue
+            owner = os.getpid()
             try:
                 yield
             finally:
                 with contextlib.suppress(FileNotFoundError):  # the folder was removed
-                    os.unlink(place)
+                    if os.getpid() == owner:  # not a child's copy of this context
+                        os.unlink(place)
             return
 
 

@@ -100,7 +100,7 @@ def make_runs(folder: Path, factors: list[Factor], program: list[str]) -> list[R
     or the sweep's own."""
     swept = [f"--{name}" for factor in factors for name in factor[0]]
     if taken := {*swept, *(f"--{name}" for name in OWN)} & {word.split("=")[0] for word in program}:
-        raise UserError(f"{min(taken)} after `--`: it is the sweep's flag, not the program's")
+        raise UserError(f"{min(taken)} after `--`: expected it before, or not at all")
     if program[0] in ("python", "python3"):
         program = [sys.executable, *program[1:]]
     runs = []
