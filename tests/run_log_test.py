@@ -74,8 +74,7 @@ def test_means_are_of_the_time_after_the_first_row_with_updates(clock, files):
 def test_a_row_is_logged_in_one_line(clock, files, caplog):
     caplog.set_level("INFO")
     stats = Stats(num_envs=8)
-    state = {"games": 2, "returns": [1.0, 3.0], "lengths": [9, 9], "largest_reward": None}
-    stats.load_state_dict(state)
+    stats.add_games_of_rank({"games": 2, "recent": [[9, 1.0, {}], [9, 3.0, {}]]})
     RunLog(files, stats, step=0, frames_per_step=1).write(1200)
     (line,) = [r.getMessage() for r in caplog.records if r.name == run_log.__name__]
     assert line.startswith("step 1,200 ") and "game return 2.00 (2 games)" in line
