@@ -16,6 +16,12 @@ def own_cores() -> list[int]:
     return [*range(os.cpu_count() or 1)]
 
 
+def use_cores(cores: list[int]) -> None:
+    """From now on this process uses these cores only."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
 def keep_freed_memory() -> None:
     """This process keeps the memory that it frees, so that the tensors of the next update lie in
     the pages of the last one. By default glibc returns large blocks to the kernel, which fills each

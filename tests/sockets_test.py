@@ -4,6 +4,7 @@
 import contextlib
 import os
 import socket
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +16,7 @@ from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import check_owner, claimed, locked, make_private
 from tests.support.client import Client
 from tests.support.envs import Catch
+from tests.support.makefile import printed
 
 
 def test_a_folder_is_made_that_nobody_else_may_enter(tmp_path):
@@ -65,6 +67,20 @@ def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(take, range(2000)))
     assert alone and all(alone) and not list(tmp_path.iterdir())
+
+
+def test_a_child_that_ends_leaves_its_parents_lock(tmp_path):
+    forks = """
+import os, sys
+from libtorchbeast.rpcenv.sockets import locked
+with locked(sys.argv[1]):
+    if os.fork() == 0:
+        sys.exit()
+    os.wait()
+    print(os.listdir(os.path.dirname(sys.argv[1])))
+"""
+    assert printed(sys.executable, "-c", forks, str(tmp_path / "s")).strip() == "['.s.lock']"
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_socket_of_a_living_server_is_refused_and_that_of_a_dead_one_is_not(tmp_path):

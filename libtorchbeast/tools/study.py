@@ -17,6 +17,7 @@ from libtorchbeast.loggers import meta
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.files import write_whole
 
+# Flags that the words after `--` may not have, besides those that are swept.
 OWN = "xpid savedir cores_per_run gpus_per_run runs_per_gpu retries dry_run slurm".split()
 Factor = list[dict[str, str]]  # the settings of flags that change together: flag -> value
 

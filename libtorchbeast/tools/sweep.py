@@ -180,8 +180,8 @@ def start(run: Run, slot: Slot | None) -> subprocess.Popen:
         linux.end_with_parent(signal.SIGTERM)
         if os.getppid() != launcher:  # it ended before the line above
             os._exit(1)
-        if slot is not None and hasattr(os, "sched_setaffinity"):  # only Linux has it
-            os.sched_setaffinity(0, slot.cores)
+        if slot is not None:
+            linux.use_cores(slot.cores)
 
     run.path.mkdir(parents=True, exist_ok=True)
     with open(run.path / "printed.txt", "a") as printed:
