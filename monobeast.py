@@ -42,7 +42,7 @@ from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
-from libtorchbeast.learner import Direct, learn_batch, start_learners
+from libtorchbeast.learner import Between, learn_batch, start_learners
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import CoreState
 from libtorchbeast.past import past_of_run
@@ -331,7 +331,7 @@ def train(flags: Flags) -> Run:
         device = torch.device(flags.learner_device)
         net = make_net(Net, spec, flags)
         with Run(flags, spec, net, device, player, targets, loss) as run:
-            run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
+            run.between = Between()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
                 train_in_parallel(run, *first) if first else train_in_order(run, rollout)
     return run

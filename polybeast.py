@@ -55,7 +55,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
-from libtorchbeast.learner import Direct, start_learners
+from libtorchbeast.learner import Between, start_learners
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock, latency_percentiles, shares
 from libtorchbeast.models import CoreState
 from libtorchbeast.past import past_of_run
@@ -259,7 +259,7 @@ def train(flags: Flags) -> Run:
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
         with Run(flags, spec, net, device, player, targets, loss) as run:
-            run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
+            run.between = Between()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
                 columns = ranks.share(flags.batch_size)
                 train_with_servers(run, servers, max_bytes, columns, Net, state, past.act)

@@ -37,7 +37,7 @@ from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.errors import errors_of
 from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
-from libtorchbeast.learner import Direct, learn_batch
+from libtorchbeast.learner import Between, learn_batch
 from libtorchbeast.loggers.timing import Clock, shares
 from libtorchbeast.models import choose_actions
 from libtorchbeast.opening import OpeningWatch
@@ -185,7 +185,7 @@ def train(flags: Flags) -> Run:
     net = make_net(Net, spec, flags)
     run = Run(flags, spec, net, device, player, targets, loss)
     with errors_of(flags.env), contextlib.closing(vector), run:
-        run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
+        run.between = Between()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
             act_and_learn(run, rows)
     return run

@@ -149,7 +149,7 @@ def _play_at_once(
         row = env.step(row["action"])
 
 
-def test_newest(flags: Flags, player: Player) -> list[Game]:
+def play_newest(flags: Flags, player: Player) -> list[Game]:
     """Plays --num_episodes games with the newest checkpoint of --xpid and prints each as it ends,
     then the mean and the standard deviation of their returns, and the means of the numbers that the
     environment told. In the mode test_render it also films them, to SAVEDIR/XPID/test.mp4. In the

@@ -192,9 +192,9 @@ class Learner:
             self.updater.make_graphs()
 
 
-class Direct:
-    """Passes rollouts on from the queue to the learner. A replay takes its place, with the same
-    methods. Learner threads share it."""
+class Between:
+    """Stands between the queue of rollouts and the learner, and passes them on as they are. A
+    replay takes its place, with the same methods. Learner threads share it."""
 
     def batches(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
         """Yields the batches that the learner learns from, as long as there are rollouts."""

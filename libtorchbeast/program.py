@@ -42,7 +42,7 @@ def main(
             raise UserError(f"{error.strerror}: is the disk full?") from error
         flags = check_flags(parse_for_run(make_parser, sys.argv[1:] if argv is None else argv))
         if flags.mode != "train":
-            evaluate.test_newest(flags, player)
+            evaluate.play_newest(flags, player)
             return
         train(flags)
     except (UserError, CheckpointError, RunInUse) as error:

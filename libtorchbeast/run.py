@@ -18,7 +18,7 @@ from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, UserError, as_plain, run_path
-from libtorchbeast.learner import Direct, Learner
+from libtorchbeast.learner import Between, Learner
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import Display, log_end, number
@@ -86,7 +86,7 @@ class Run:
         update = Updater(net, flags, device, dump_dir, targets, loss, self.ranks, like)
         self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
-        self.learner, self.between = Learner(update, self.wakeup.is_set), Direct()
+        self.learner, self.between = Learner(update, self.wakeup.is_set), Between()
         self.stats = Stats(max(1, flags.num_actors) * spec.num_envs)
         self.state = RunState(flags, spec, self.learner, self.stats)
 

@@ -158,7 +158,7 @@ class Transitions:
 
 Targets = Callable[[Transitions], dict[str, Tensor]]
 # Returns `total_loss`, which has the gradient, and what else is wanted: scalars and tensors [T, B]
-# for the log (of these the mean over the real transitions), and vectors for `Direct.learned`.
+# for the log (of these the mean over the real transitions), and vectors for `Between.learned`.
 Loss = Callable[[Transitions], dict[str, Tensor]]
 
 

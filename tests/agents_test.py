@@ -172,7 +172,7 @@ def test_two_groups_train_and_play(tmp_path):
     run = warpbeast.train(flags_of(few))
     assert run.complete() and run.learner.updates >= 400 // (3 * 4 * 5)
     play = f"{text} --savedir {tmp_path} --num_episodes 2 --mode test_render --max_episode_steps 5"
-    games = evaluate.test_newest(flags_of(play), warpbeast.player)
+    games = evaluate.play_newest(flags_of(play), warpbeast.player)
     assert len(games) == 2 and np.isfinite([game.score for game in games]).all()
     assert (tmp_path / "run" / "test.mp4").stat().st_size > 1000
 

@@ -270,7 +270,7 @@ def test_a_number_that_only_some_updates_tell_is_the_mean_over_these(tmp_path):
     assert stats.take()["late"] == 3.0
 
 
-class Twice(learner.Direct):
+class Twice(learner.Between):
     """Lies between rollouts and learner: each batch is learned from twice."""
 
     def __init__(self):

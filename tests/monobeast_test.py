@@ -12,7 +12,7 @@ import torch
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.flags import UserError
-from libtorchbeast.learner import Direct, Learner
+from libtorchbeast.learner import Between, Learner
 from libtorchbeast.rollouts import Barrier
 from libtorchbeast.run import RunState
 from libtorchbeast.spec import Actions, Spec
@@ -105,7 +105,7 @@ def test_a_stop_between_two_barriers_is_saved_and_the_resume_says_so(tmp_path):
 
 def test_the_rest_of_the_last_rollout_is_given_back(tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(Direct, "learned", lambda self, batch, numbers: told.append(numbers))
+    monkeypatch.setattr(Between, "learned", lambda self, batch, numbers: told.append(numbers))
     beast(tmp_path, *IN_ORDER, "--batch_size", 2, "--total_steps", 1)  # half of a rollout is enough
     assert [numbers is None for numbers in told] == [False, True]
 

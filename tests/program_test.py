@@ -34,7 +34,7 @@ def test_a_full_disk_under_tmp_is_one_line(tmp_path, monkeypatch):
 
 def test_a_test_mode_plays_and_does_not_train(tmp_path, monkeypatch):
     played, trained = [], []
-    monkeypatch.setattr(evaluate, "test_newest", lambda flags, player: played.append(flags.mode))
+    monkeypatch.setattr(evaluate, "play_newest", lambda flags, player: played.append(flags.mode))
     run(tmp_path, trained.append, "--mode", "test")
     assert (played, trained) == (["test"], [])
 

@@ -25,5 +25,5 @@ def test_a_beast_learns_it(game, program, own, wanted, tmp_path):
     program.main(f"{run} {learn}".split())
     play = f"{run} --mode test --greedy --num_episodes 30".split()
     flags = program.check_flags(parse_for_run(program.make_parser, play))
-    games = evaluate.test_newest(flags, program.player)
+    games = evaluate.play_newest(flags, program.player)
     assert np.mean([game.score for game in games]) > wanted

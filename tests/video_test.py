@@ -83,7 +83,7 @@ def show(savedir, make, make_net=models.make_net):
     env = Environment(make, 1, "TheGame")
     loaded = make_net(monobeast.Net, env.spec, flags), env
     with mock.patch.object(evaluate, "load", lambda *_: loaded):
-        return evaluate.test_newest(flags, player=None)
+        return evaluate.play_newest(flags, player=None)
 
 
 @pytest.mark.parametrize("kind", VIEWABLE)

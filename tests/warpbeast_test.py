@@ -83,9 +83,9 @@ def test_a_run_trains_resumes_and_plays(parse, tmp_path, caplog):
     assert "--total_steps changes from 400 to 600" in log and log.count("changes from") == 1
     recipe = "--passes 1 --minibatches 1 --ppo_clip 0.0 --learning_rate 0.003"
     assert f"Recipe for other: {recipe}" in caplog.text
-    games = evaluate.test_newest(parse("--mode test --num_episodes 3"), warpbeast.player)
+    games = evaluate.play_newest(parse("--mode test --num_episodes 3"), warpbeast.player)
     assert len(games) == 3 and all(game.complete for game in games)
-    evaluate.test_newest(parse("--mode test_render --num_episodes 1"), warpbeast.player)
+    evaluate.play_newest(parse("--mode test_render --num_episodes 1"), warpbeast.player)
     assert (tmp_path / "run" / "test.mp4").stat().st_size > 1000
     last = rows(tmp_path / "run")[-1]
     shares = [last[f"share_{name}"] for name in warpbeast.ACTIVITIES]
@@ -134,19 +134,19 @@ def test_another_vector_that_gives_tensors_trains_and_plays(parse, monkeypatch):
     monkeypatch.setattr(warpbeast, "create_env", foreign)
     assert warpbeast.train(parse()).complete()
     two = parse("--mode test --num_episodes 2")
-    assert len(evaluate.test_newest(two, warpbeast.player)) == 2
+    assert len(evaluate.play_newest(two, warpbeast.player)) == 2
 
 
 def test_what_lies_between_rollouts_and_learner_begins_once(parse, monkeypatch):
     """So it may pair batches, also where each rollout is one batch."""
     began = []
 
-    class EverySecond(warpbeast.Direct):
+    class EverySecond(warpbeast.Between):
         def batches(self, rollouts):
             began.append(self)
             yield from itertools.islice(rollouts, 0, 8, 2)
 
-    monkeypatch.setattr(warpbeast, "Direct", EverySecond)
+    monkeypatch.setattr(warpbeast, "Between", EverySecond)
     run = warpbeast.train(parse("--num_envs 4"))
     assert len(began) == 1 and run.learner.updates == 4
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from libtorchbeast.flags import Flags
-from libtorchbeast.learner import Direct
+from libtorchbeast.learner import Between
 from libtorchbeast.models import CoreState
 from libtorchbeast.q_learning import replay_memory
 from libtorchbeast.q_learning.replay_memory import NONE, Shapes
@@ -34,7 +34,7 @@ LARGEST = 1e30  # priority, also for NaN: then the sequence is drawn, and the le
 logger = logging.getLogger(__name__)
 
 
-class Replay(Direct):
+class Replay(Between):
     """Stands between rollouts and learner. Any thread may call any method.
 
     --replay_ratio is kept by counting: a batch is drawn only if fewer steps were trained on than

@@ -13,7 +13,7 @@ import monobeast
 from libtorchbeast import models
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.environment import Environment
-from libtorchbeast.learner import Direct, Learner
+from libtorchbeast.learner import Between, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.update import Updater
 from tests.support.monobeast import unroll
@@ -113,7 +113,7 @@ def make_learner(net, flags, device=CPU, dump_dir=None, ranks=None, **others):
 
 def run_of(learner, stats, between=None):
     """A run that does not end, as far as a learner thread sees it."""
-    parts = dict(learner=learner, stats=stats, between=between or Direct())
+    parts = dict(learner=learner, stats=stats, between=between or Between())
     return SimpleNamespace(**parts, finished=lambda: False)
 
 
