@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Threads and processes that report how they end, and processes that end with their parent."""
 
+import atexit
 import contextlib
 import faulthandler
 import importlib.util
@@ -207,9 +208,13 @@ def _child(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     _set_up_child()
+    # Python's own end would crash in C if a daemon thread, such as an actor's pulse, is inside torch.
+    code = 0
+    atexit.register(lambda: os._exit(code))
     try:
         target(_messages(inbox), outbox, *args)
     except BaseException as error:
+        code = 1
         with contextlib.suppress(OSError):
             outbox.send_bytes(Process.FAILURE + report(error).encode()[-16000:])
         sys.exit(1)

@@ -14,6 +14,7 @@ import traceback
 
 import psutil
 import pytest
+import torch
 
 from libtorchbeast import workers
 from libtorchbeast.workers import PipeEvent, Threads, stop_signals_set
@@ -84,6 +85,19 @@ def crash_or_hang(inbox, outbox):
     time.sleep(GUARD)
 
 
+def end_while_a_thread_adds(inbox, outbox):
+    numbers = torch.zeros(1000)
+
+    def add():
+        while True:
+            numbers.add_(1)
+
+    for _ in range(4):
+        threading.Thread(target=add, daemon=True).start()
+    if next(inbox, None) == b"raise":
+        raise ValueError("of the child")
+
+
 def test_the_end_of_a_process_is_noticed_though_what_it_forked_lives_on():
     process = workers.Process(fork_and_end, (), name="forks")
     helper = int(process.receive())
@@ -103,6 +117,14 @@ def test_a_crash_in_c_names_the_line_and_the_signal_and_what_hangs_is_killed(cap
     hangs = workers.Process(crash_or_hang, (), "hangs")
     hangs.send(b"hang")
     assert hangs.end(0.1) == -signal.SIGKILL
+
+
+def test_a_process_ends_well_while_a_daemon_thread_is_inside_torch(caplog):
+    ends, fails = (workers.Process(end_while_a_thread_adds, (), name=name) for name in ("1", "2"))
+    fails.send(b"raise")
+    assert fails.receive().startswith(workers.Process.FAILURE)
+    assert (ends.end(GUARD), fails.end(GUARD)) == (0, 1)
+    assert "Fatal Python error" not in caplog.text
 
 
 # ----------------------------------------------------------------------------------------- programs
