@@ -51,7 +51,7 @@ play: $(if $(filter pong breakout,$(GAME)),.venv/runtime,.venv/development)
 	$(BIN)/python -m monobeast --savedir results/agents --xpid $(GAME) --mode test_render --num_episodes 1 $(FLAGS)
 
 train: .venv/runtime
-	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
+	$(BIN)/python -m monobeast --xpid pong --total_steps 2_000_000 $(FLAGS)
 
 poly: .venv/extension
 	$(BIN)/python -m polybeast --xpid pong-poly $(FLAGS)

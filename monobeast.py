@@ -77,7 +77,7 @@ class Net(nn.Module):
     """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
     image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
 
-    for_vectors = models.VectorNet  # replaces this class for float vectors if there is no core
+    for_vectors = models.VectorNet  # trained instead if all is float vectors, and without --core
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -207,8 +207,8 @@ def make_parser() -> Parser:
 
 
 def add_own_flags(parser: Parser) -> None:
-    """Adds a fork's own flags to every program. polybeast_env.py has those of its environments."""
-    # A fork adds its own flags here.
+    """Adds own flags to every program. PolyBeast's create_env has its own in polybeast_env.py."""
+    # FORK HERE: flags of your own
 # fmt: on
 
 
@@ -327,6 +327,7 @@ def train(flags: Flags) -> Run:
     seed_everything(flags.seed)
     complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
     described = opening.describe(flags, complete, act, create_env, Net, Actor)
+    # The first rollout's memory if this process acts, else the first actor and the actors' memory.
     with described as (flags, spec, rollout, first):
         device = torch.device(flags.learner_device)
         net = make_net(Net, spec, flags)

@@ -49,8 +49,8 @@ class Flags(argparse.Namespace):
         self.__dict__.update(values)
 
     def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
-        said = f"there is no flag --{name} in this program (docs/fork.md says how to add one)"
-        raise AttributeError(said)
+        said = f"there is no flag --{name} in this program"
+        raise AttributeError(f"{said} (docs/fork.md#flags-of-your-own says where to add one)")
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"flags cannot be changed (--{name}); use libtorchbeast.flags.replace")
@@ -124,6 +124,13 @@ class Parser(argparse.ArgumentParser):
             epilog=None if "." in program else "docs/flags.md says more about each flag.",
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        try:
+            return super().add_argument(*names, **options)
+        except argparse.ArgumentError as error:
+            said = "has two definitions (docs/fork.md#flags-of-your-own)"
+            raise UserError(f"the flag {names[0]} {said}") from error
 
     def group(self, title: str, description: str) -> Callable[..., argparse.Action]:
         """Begins a group of flags, and returns its `add_argument`."""

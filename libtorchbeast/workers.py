@@ -208,7 +208,7 @@ def _child(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     _set_up_child()
-    # Python's own end would crash in C if a daemon thread, such as an actor's pulse, is inside torch.
+    # Python's own end would crash in C while a daemon thread, say a pulse, is inside torch.
     code = 0
     atexit.register(lambda: os._exit(code))
     try:

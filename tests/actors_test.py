@@ -213,7 +213,7 @@ def test_actors_that_raise_hang_or_die_are_replaced_until_they_are_too_many(tmp_
     for told in (printed, log):
         assert "so ordered" in told and "in step" in told
         assert "took longer than --step_timeout 2 for one step" in told
-        assert told.count("its process ended without a traceback (exit code -9: Killed)") == 1
+        assert told.count("Its process ended without a traceback (exit code -9: Killed)") == 1
         assert "(--max_actor_restarts 3); the last, actor " in told.splitlines()[-1]
         assert "process object is closed" not in told  # the clean-up must not fail as well
     assert printed.strip().splitlines()[-1].startswith("monobeast: error: 4 actors failed within")

@@ -27,7 +27,7 @@ def own():
 # ==================================== flags
 def make_parser():
     parser = Parser()
-    # A fork adds its own flags here.
+    # FORK HERE: flags of your own
     return parser
 '''
 
@@ -48,8 +48,8 @@ CHANGES = [  # of the page: old and new text, and what is told
     ("    return 1\n", "    return 2\n\n\ndef helper():\n    pass\n", []),
     ("import sys\n", "import os\nimport sys\n", []),
     ("import nn, utils  # FORK HERE: a fork may take another", "import (\n    nn,\n)", []),
-    ("    # A fork adds its own flags here.\n", '    parser.add("--own")\n', []),
-    ("flags here.\n", 'flags here.\n    parser.add("--own")\n', []),
+    ("    # FORK HERE: flags of your own\n", '    parser.add("--own")\n', []),
+    ("flags of your own\n", 'flags of your own\n    parser.add("--own")\n', []),
     ("another\n", f"another\n{OWN}\n", []),  # beside a mark
     # Code below or instead of imports may change what the modules above do.
     *((old, OWN, [f"-{old}", f"+{OWN}"]) for old in ("import sys", "import torch", "SIZE = 1")),

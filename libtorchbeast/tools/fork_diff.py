@@ -13,14 +13,14 @@ from pathlib import Path
 
 
 def marked(code: str) -> tuple[set[int], set[int]]:
-    """The numbers of the lines of a file that a fork may change: the sections FORK HERE, lines with
-    this mark or "A fork adds its own flags here"; and, if it has any of these, its imports, which
-    may be changed to other imports."""
+    """The numbers of the lines of a file that a fork may change: the sections FORK HERE, and lines
+    with this mark; and, if it has any of these, its imports, which may be changed to other imports.
+    """
     places, imports, in_section = set(), set(), False
     for number, line in enumerate(code.splitlines(), 1):
         if line.startswith("# ====="):
             in_section = line.endswith("FORK HERE")
-        elif in_section or "# FORK HERE" in line or "A fork adds its own flags here" in line:
+        elif in_section or "# FORK HERE" in line:
             places.add(number)
     for node in ast.parse(code).body if places else ():
         if isinstance(node, ast.Import | ast.ImportFrom):
