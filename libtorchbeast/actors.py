@@ -192,7 +192,7 @@ class Actors:
         now = time.monotonic()
         self._failures = [t for t in self._failures if now - t <= RESTART_WINDOW_S] + [now]
         told = why if why in self._causes else failure
-        told = told[:1].upper() + told[1:]
+        told = told[0].upper() + told[1:]
         logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, told)
         if is_told:
             self._failed.add(actor)

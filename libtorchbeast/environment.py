@@ -2,8 +2,8 @@
 """The adapter that turns environments of every accepted kind into rows.
 
 docs/fork.md says what `create_env` may return, and what an environment may declare. After
-`info["torchbeast"]["life_lost"]` the game goes on: the next `reset()` of a single environment does
-not begin another game but makes one step, and its `info["torchbeast"]` may say what that step gave:
+`info["torchbeast"]["life_lost"]` the game goes on: the next `reset()` without a seed of a single
+environment makes one step of it, and its `info["torchbeast"]` may say what that step gave:
 `reward`, `terminated`, `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
 
 This module needs numpy only, neither torch nor gymnasium.
@@ -265,7 +265,10 @@ class _SingleSource:
                 first, own = self._envs[0].action_space, self._envs[i].action_space
                 if repr(own) != repr(first):  # of several agents they are in an array
                     raise UserError(f"Environment {i}: expected {first}, as the first, seen {own}")
-            self._write(i, _reset(self._envs[i], seed=seed + i)[0])
+            observation, *_, info = _reset(self._envs[i], seed=seed + i)
+            if "reward" in told_in(info):
+                raise UserError(f"Environment {i}: expected a new game of reset(seed), seen a step")
+            self._write(i, observation)
             on_open(i + 1)
         return self._out
 
@@ -364,7 +367,7 @@ def _step(env: Any, action: Any):
         raise UserError(f"step() returned {seen}, expected 5 values (gymnasium) or 4 (gym)")
     observation, reward, done, info = result
     (ended,) = _checked_ends("done", [done])
-    truncated = bool(ended and info.get("TimeLimit.truncated", False))
+    truncated = bool(ended and info and info.get("TimeLimit.truncated", False))
     return observation, reward, ended and not truncated, truncated, info
 
 

@@ -156,24 +156,23 @@ def play_newest(flags: Flags, player: Player) -> list[Game]:
     mode export it exports the policy instead. Raises what `load` raises, and UserError if the
     environment does not render images, or torch.export cannot trace the network."""
     net, env = load(flags, player)
-    with contextlib.closing(env):
+    with errors_of(flags.env), contextlib.closing(env):
         if flags.mode == "export":
             export.write(flags, net, env)
             return []
         seed_everything(flags.seed)
         results.print(f"{flags.env}, {'greedy' if flags.greedy else 'sampled'} actions")
         told = functools.partial(_print_game, flags)
-        with errors_of(flags.env):
-            if flags.mode != "test_render":
-                games = play(flags, net, env, flags.seed, on_game=told)
-            else:
-                from libtorchbeast.loggers import video  # its packages take a moment to load
+        if flags.mode != "test_render":
+            games = play(flags, net, env, flags.seed, on_game=told)
+        else:
+            from libtorchbeast.loggers import video  # its packages take a moment to load
 
-                path = os.path.join(run_path(flags), "test.mp4")
-                with video.recorder(path, env) as on_row, errors_of(flags.env):
-                    games = play(flags, net, env, flags.seed, on_row, told)
-                results.print(f"Video: {path}")
-    _print(games, flags)
+            path = os.path.join(run_path(flags), "test.mp4")
+            with video.recorder(path, env) as on_row, errors_of(flags.env):
+                games = play(flags, net, env, flags.seed, on_row, told)
+            results.print(f"Video: {path}")
+        _print(games, flags)
     return games
 
 

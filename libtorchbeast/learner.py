@@ -71,17 +71,15 @@ class Learner:
             weights, but it does not count as skipped.
 
         Raises:
-            UserError: too many updates in a row had a non-finite loss or gradient, or the network
-                or the loss raised an error. The text says why.
-            UserError: too many batches in a row had no real transition.
+            UserError: too many updates in a row had a loss or gradient that was not finite, too
+                many batches no real transition, or the network or the loss raised an error.
         """
         on_device = to_device(batch, self.device)
         if self.device.type != "cpu":
             models.remember_beginnings(on_device["done"], batch["done"])
         with self._one_at_a_time, self._updated:  # the last update may still run on the device
-            if any((self._closed, self._ended)):
-                return None
-            if self._ranks is None and self.skips.note_empty(bool(batch["done"][1:].all())):
+            is_over, is_alone = self._closed or self._ended, self._ranks is None
+            if is_over or (is_alone and self.skips.note_empty(bool(batch["done"][1:].all()))):
                 return None
             lag = self.updates - batch["policy_version"][:-1]
             if self._ranks is not None:

@@ -69,11 +69,11 @@ def add_for_loss(net: Any, spec: Spec, flags: Flags) -> nn.ModuleDict:
     trains them, and saves them in its checkpoints. Returns them."""
     make: Any = getattr(net, "for_loss", None) or (lambda spec, flags: {})
     modules = call_own("for_loss", lambda: nn.ModuleDict(dict(make(spec, flags))))
-    own = {id(parameter) for parameter in net.parameters()}
+    own = {*map(id, net.parameters())}
     for name, module in modules.items():
         if hasattr(net, name):
             raise UserError(f"{name_of(net)}.for_loss: expected new names, seen {name}")
-        if any(id(parameter) in own for parameter in module.parameters()):
+        if own & {*map(id, module.parameters())}:
             said = f"expected new networks, seen {name}, which has parameters of the network's own"
             raise UserError(f"{name_of(net)}.for_loss: {said}")
     net.__dict__["_of_learner"] = modules
@@ -112,8 +112,7 @@ def _imported(path: str) -> type[nn.Module]:
         return net_class
     except (Exception, SystemExit) as error:
         if (place := place_of(error)) or isinstance(error, SyntaxError):  # the module exists
-            said = f"--net {path}: its module raised {described(error)}{place}"
-            raise UserError(said) from error
+            raise UserError(f"--net {path}: its module raised {described(error)}{place}") from error
         said = f"expected MODULE.CLASS, for example monobeast.Net; seen {path!r} ({error})"
         raise UserError(f"--net: {said}") from error
 
@@ -364,10 +363,8 @@ def unroll(
     for start, stop in itertools.pairwise(cuts):
         if begins[start]:
             reset = done[start].view(1, -1, 1)
-            state = tuple(
-                torch.where(reset, initial, current)
-                for initial, current in zip(initial_state, state, strict=True)
-            )
+            both = zip(initial_state, state, strict=True)
+            state = tuple(torch.where(reset, initial, current) for initial, current in both)
         output, after = core(inputs[start:stop], state[0] if is_single else state)
         state = (after,) if is_single else tuple(after)
         outputs.append(output)

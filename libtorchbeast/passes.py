@@ -70,10 +70,11 @@ def _columns(batch: Rollout, targets: dict[str, Tensor], columns: Tensor) -> Sel
 def _transitions(batch: Rollout, targets: dict[str, Tensor], both: Tensor) -> Selected:
     """Transition t of column b has the number t * B + b. Its two rows become rows 0 and 1 of a
     column, [2, n, ...]. `both` [2 n] has the numbers of all first rows, then of all second ones."""
-    flat = {k: x.flatten(0, 1) for k, x in batch.items() if not k.startswith(COLUMN_PREFIXES)}
-    rows = {k: x.index_select(0, both).unflatten(0, (2, -1)) for k, x in flat.items()}
+    # With a dimension more, because torch selects no numbers of uint16 from a vector on the CPU.
+    pick = lambda x, numbers: x.flatten(0, 1).unsqueeze(-1).index_select(0, numbers).squeeze(-1)
+    own = {k: x for k, x in batch.items() if not k.startswith(COLUMN_PREFIXES)}
+    rows = {k: pick(x, both).unflatten(0, (2, -1)) for k, x in own.items()}
     numbers = both[: len(both) // 2]
     columns = numbers % batch["done"].shape[1]
     rows |= {k: x.index_select(1, columns) for k, x in batch.items() if k.startswith("column/")}
-    chosen = lambda x: x.flatten(0, 1).index_select(0, numbers).unsqueeze(0)
-    return rows, {k: chosen(x) for k, x in targets.items()}
+    return rows, {k: pick(x, numbers).unsqueeze(0) for k, x in targets.items()}

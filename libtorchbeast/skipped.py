@@ -74,7 +74,9 @@ class Skipped:
                 torch.save({"batch": copies, "model": self._net.state_dict()}, where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
-        why = why_not_finite(self._net, batch, self._outputs(part))
+        outputs = self._outputs(part)
+        rows = {k: x for k, x in batch.items() if k not in outputs}
+        why = why_not_finite(self._net, rows, [k for k, fits in outputs.items() if not fits])
         shown = [f"{k} {v:g}" for k, v in numbers.items() if not isinstance(v, list)]
         seen = ", ".join(shown) + f"; batch: {where}"
         said = f"a loss or gradient that is not finite ({seen}). {why}".rstrip()
@@ -83,10 +85,10 @@ class Skipped:
             raise UserError(f"{MAX_SKIPPED_IN_A_ROW} updates in a row had {said}")
 
     @torch.no_grad()
-    def _outputs(self, part: Rollout) -> list[str]:
-        """The network's outputs that have NaN or infinity."""
+    def _outputs(self, part: Rollout) -> dict[str, bool]:
+        """The names of the network's outputs, and whether each is finite."""
         net, flags, restore = self._net, self._flags, keep_buffers(self._net)
         each = [transitions_of(*own, flags, 0.0).outputs for own in batches_of_groups(net, part)]
         restore()
-        names = [k for one in each for k, x in one.items() if not x.isfinite().all()]
-        return list(dict.fromkeys(names))
+        names = dict.fromkeys(name for one in each for name in one)
+        return {k: all(bool(x[k].isfinite().all()) for x in each if k in x) for k in names}

@@ -334,6 +334,19 @@ def test_a_step_that_is_none_is_refused(result, text):
         first_step(lambda: Plain(result=result))
 
 
+@pytest.mark.parametrize("result", [(F3, 1.0, True, None), (F3, 1.0, True, False, None)])
+def test_an_environment_may_tell_nothing(result):
+    assert first_step(lambda: Plain(result=result))["terminated"].tolist() == [True]
+
+
+def test_a_reset_with_a_seed_that_makes_a_step_is_refused():
+    """After a lost life a reset is a step, but an evaluation begins with whole games."""
+    plain = Plain()
+    plain.reset = lambda **seed: (F3, {"torchbeast": {"reward": 1.0}})
+    with pytest.raises(UserError, match="Environment 0: expected a new game of reset.seed., s"):
+        Environment(lambda: plain, 1).initial(0)
+
+
 @pytest.mark.parametrize("end", ["False", [False], math.nan, None, 2], ids=repr)
 @pytest.mark.parametrize("name", ["terminated", "truncated", "life_lost", "done"])
 def test_an_end_that_is_no_bool_is_refused(name, end):

@@ -45,6 +45,16 @@ def test_a_missing_id_between_commas_is_an_error(names):
         evaluate.columns_of_others(parse(eval_env=names))
 
 
+def test_the_returns_are_told_though_the_environment_does_not_close(monkeypatch, capfd):
+    flags = parse(num_episodes=2, mode="test")
+    net, env = monobeast.player(flags)
+    monkeypatch.setattr(env, "close", Mock(side_effect=OSError("stuck")))
+    monkeypatch.setattr(evaluate, "load", lambda *_: (net.eval(), env))
+    with pytest.raises(OSError, match="stuck"):
+        evaluate.play_newest(flags, monobeast.player)
+    assert "Mean return" in capfd.readouterr().out
+
+
 def test_the_groups_of_another_environment_have_the_same_order(monkeypatch):
     of = lambda name, *groups: {f"{g}/{k}": ((1,), "float32") for g in groups for k in (name, "x")}
     spec = lambda *groups: Spec("x", 1, of("reward", *groups), Actions("multi_discrete", (2, 2)))

@@ -15,6 +15,7 @@ def make_batch(is_recurrent):
     """Row t of column b has the number 10 t + b everywhere."""
     numbers = 10 * torch.arange(T + 1).view(-1, 1) + torch.arange(B)
     batch = {"done": numbers > 1000, "x": numbers, "column/y": torch.arange(B)[None]}
+    batch["code"] = numbers.to(torch.uint16)  # torch can do little with this dtype
     return batch | ({"core_state/0": torch.arange(B).view(1, B, 1)} if is_recurrent else {})
 
 
@@ -47,6 +48,7 @@ def test_each_transition_is_a_column_with_its_two_rows_and_its_target(minibatche
         now, then = part.batch["x"]
         assert torch.equal(part.batch["column/y"][0], now % 10)
         assert torch.equal(then, now + 10)
+        assert part.batch["code"].tolist() == part.batch["x"].tolist()
         assert torch.equal(part.targets["goal"], now[None] + 0.5)
     passes = [torch.cat([part.batch["x"][0] for part in x]) for x in (found[:count], found[count:])]
     for seen in passes:

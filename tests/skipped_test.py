@@ -32,6 +32,27 @@ def test_only_what_is_skipped_in_a_row_ends_the_run(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
+def test_what_the_network_returned_is_blamed_on_no_observation():
+    class Large(monobeast.Net):
+        def forward(self, inputs, core_state=()):
+            outputs, core_state = super().forward(inputs, core_state)
+            return outputs | {"feat": 1e9 + outputs["baseline"]}, core_state
+
+    actor = make_actor(Large)
+    (batch,) = make_rollouts(actor, 1)
+    bad = {"total_loss": math.nan, "grad_norm": 1.0}
+    skips = Skipped(actor.net, make_flags(), None)
+    with pytest.raises(UserError) as error:
+        for number in range(MAX_SKIPPED_IN_A_ROW):
+            assert skips.must_skip(bad) and batch["feat"].min() > 1e8
+            skips.skip(batch, batch, bad, number)
+    assert "feat" not in str(error.value)
+    batch["frame"] = batch["frame"] + 1e8  # an observation is
+    with pytest.raises(UserError, match="'frame' has numbers as large as"):
+        skips.must_skip(bad)
+        skips.skip(batch, batch, bad, number)
+
+
 def test_only_empty_batches_in_a_row_end_the_run():
     skips = Skipped(None, Namespace(), None)
     for _ in range(2):
