@@ -77,7 +77,7 @@ class Net(nn.Module):
     """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
     image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
 
-    for_vectors = models.VectorNet  # trained instead if all is float vectors, and without --core
+    for_vectors = models.VectorNet  # trained instead if there are floats, no image and no --core
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -207,7 +207,7 @@ def make_parser() -> Parser:
 
 
 def add_own_flags(parser: Parser) -> None:
-    """Adds own flags to every program. PolyBeast's create_env has its own in polybeast_env.py."""
+    """Adds a fork's flags to every program. See docs/fork.md for those that servers read."""
     # FORK HERE: flags of your own
 # fmt: on
 

@@ -186,13 +186,12 @@ class Actors:
         is_told = bool(failure)
         if not is_told:
             ended = workers.in_words(self._processes[actor].end(deadline=1.0))
-            failure = f"its process ended without a traceback ({ended})"
+            failure = f"Its process ended without a traceback ({ended})"
         why = cause(failure)
         self.restarts += 1
         now = time.monotonic()
         self._failures = [t for t in self._failures if now - t <= RESTART_WINDOW_S] + [now]
         told = why if why in self._causes else failure
-        told = told[0].upper() + told[1:]
         logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, told)
         if is_told:
             self._failed.add(actor)

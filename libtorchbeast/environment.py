@@ -266,8 +266,9 @@ class _SingleSource:
                 if repr(own) != repr(first):  # of several agents they are in an array
                     raise UserError(f"Environment {i}: expected {first}, as the first, seen {own}")
             observation, *_, info = _reset(self._envs[i], seed=seed + i)
-            if "reward" in told_in(info):
-                raise UserError(f"Environment {i}: expected a new game of reset(seed), seen a step")
+            if (own := told_in(info)) and ("reward" in own or any(map(own.get, ENDS))):
+                said = f"expected a new game of reset(seed), seen {brief(own)} of a step"
+                raise UserError(f"Environment {i}: {said}")
             self._write(i, observation)
             on_open(i + 1)
         return self._out

@@ -125,13 +125,6 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
 
-    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        try:
-            return super().add_argument(*names, **options)
-        except argparse.ArgumentError as error:
-            said = "has two definitions (docs/fork.md#flags-of-your-own)"
-            raise UserError(f"the flag {names[0]} {said}") from error
-
     def group(self, title: str, description: str) -> Callable[..., argparse.Action]:
         """Begins a group of flags, and returns its `add_argument`."""
         return self.add_argument_group(title, description).add_argument

@@ -45,7 +45,7 @@ def main(
             evaluate.play_newest(flags, player)
             return
         train(flags)
-    except (UserError, CheckpointError, RunInUse) as error:
+    except (UserError, CheckpointError, RunInUse, argparse.ArgumentError) as error:
         sys.exit(f"{name}: error: {error}")
 
 

@@ -140,6 +140,15 @@ class Process(SpawnProcess):
         self._reader = threading.Thread(target=_log_lines, args=(printed, name), daemon=True)
         self._reader.start()
 
+    def _bootstrap(self, *args: Any, **options: Any) -> None:
+        """Runs in the child. Python's own end would crash in C while a daemon thread, such as an
+        actor's pulse, is inside torch."""
+        code = super()._bootstrap(*args, **options)  # type: ignore[misc]
+        atexit._run_exitfuncs()
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        os._exit(code)
+
     def send(self, message: bytes) -> None:
         """Sends a message, or drops it if the child has ended, which `receive` tells."""
         with contextlib.suppress(OSError):
@@ -208,13 +217,9 @@ def _child(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     _set_up_child()
-    # Python's own end would crash in C while a daemon thread, say a pulse, is inside torch.
-    code = 0
-    atexit.register(lambda: os._exit(code))
     try:
         target(_messages(inbox), outbox, *args)
     except BaseException as error:
-        code = 1
         with contextlib.suppress(OSError):
             outbox.send_bytes(Process.FAILURE + report(error).encode()[-16000:])
         sys.exit(1)

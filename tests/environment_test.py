@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The adapter on scripted environments of every kind, against rows written by hand."""
 
+import contextlib
 import math
 import re
 import sys
@@ -271,6 +272,7 @@ WRONG_OBSERVATIONS = {
     "dict for array": (Box(0, 1, (3,)), {"x": F3}, "['frame']", "['x']"),
     "missing key": (Dict(a=Box(0, 1, (3,)), b=Discrete(2)), {"a": F3}, "['a', 'b']", "['a']"),
     "further key": (Dict(a=Box(0, 1, (3,))), {"a": F3, "b": F3}, "['a']", "['a', 'b']"),
+    "array for a part": (Dict(frame=Box(0, 1, (3,)), x=Discrete(2)), F3, "['frame', 'x']", "['fr"),
     "array for dict": (Dict(a=Box(0, 1, (3,))), F3, "['a']", "['frame']"),
     "not in the set": (MultiDiscrete([4, 4]), np.array([1, 4]), "0 to 3", "4"),
 }
@@ -339,11 +341,14 @@ def test_an_environment_may_tell_nothing(result):
     assert first_step(lambda: Plain(result=result))["terminated"].tolist() == [True]
 
 
-def test_a_reset_with_a_seed_that_makes_a_step_is_refused():
+@pytest.mark.parametrize("told", [{"reward": 0.0}, {"truncated": True}, {"truncated": False}, {}])
+def test_a_reset_with_a_seed_that_makes_a_step_is_refused(told):
     """After a lost life a reset is a step, but an evaluation begins with whole games."""
     plain = Plain()
-    plain.reset = lambda **seed: (F3, {"torchbeast": {"reward": 1.0}})
-    with pytest.raises(UserError, match="Environment 0: expected a new game of reset.seed., s"):
+    plain.reset = lambda **seed: (F3, {"torchbeast": told})
+    said = rf"Environment 0: expected a new game of reset\(seed\), seen {re.escape(repr(told))}"
+    is_step = "reward" in told or any(told.values())
+    with pytest.raises(UserError, match=said) if is_step else contextlib.nullcontext():
         Environment(lambda: plain, 1).initial(0)
 
 

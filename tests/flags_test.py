@@ -17,7 +17,6 @@ from libtorchbeast.flags import (
     OF_ONE_START,
     OF_ONE_TEST,
     Flags,
-    Parser,
     UserError,
     from_settings,
     given,
@@ -138,13 +137,6 @@ def test_checked_flags_cannot_be_changed_but_replaced():
         flags.typo  # noqa: B018
     copy = ForkingPickler.loads(ForkingPickler.dumps(flags))  # as a spawned process gets them
     assert copy == flags and isinstance(copy, Flags)
-
-
-def test_a_flag_that_a_fork_defines_twice_is_named():
-    parser = Parser("program", None)
-    parser.group("servers", "Of the servers.")("--own")
-    with pytest.raises(UserError, match="the flag --own has two definitions"):
-        parser.add_argument("--own")
 
 
 def test_settings_sent_as_json_are_the_flags_that_a_command_line_gives():

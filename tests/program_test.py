@@ -25,6 +25,12 @@ def test_an_expected_error_is_one_line_and_another_keeps_its_traceback(tmp_path,
     assert repr(ended.value) == repr(seen)
 
 
+def test_a_flag_that_a_fork_defines_once_more_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(monobeast, "add_own_flags", lambda parser: parser.add_argument("--seed"))
+    with pytest.raises(SystemExit, match="beast: error: argument --seed: conflicting option"):
+        run(tmp_path, None)
+
+
 def test_a_full_disk_under_tmp_is_one_line(tmp_path, monkeypatch):
     full = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
     monkeypatch.setattr(program.tempfile, "gettempdir", mock.Mock(side_effect=full))

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Threads that fail, signals that stop a program, and signs of life."""
 
+import atexit
 import ctypes
 import os
 import platform
@@ -18,7 +19,7 @@ import torch
 
 from libtorchbeast import workers
 from libtorchbeast.workers import PipeEvent, Threads, stop_signals_set
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, wait_for
 
 GUARD = 60.0  # seconds; against a hang only
 
@@ -85,7 +86,15 @@ def crash_or_hang(inbox, outbox):
     time.sleep(GUARD)
 
 
-def end_while_a_thread_adds(inbox, outbox):
+class RegisteredEarly:
+    """Becomes an exit function where it is unpickled, as if a module that a child imports before it
+    calls its target had registered one."""
+
+    def __reduce__(self):
+        return atexit.register, (print, "an exit function")
+
+
+def end_while_a_thread_adds(inbox, outbox, _):
     numbers = torch.zeros(1000)
 
     def add():
@@ -120,11 +129,14 @@ def test_a_crash_in_c_names_the_line_and_the_signal_and_what_hangs_is_killed(cap
 
 
 def test_a_process_ends_well_while_a_daemon_thread_is_inside_torch(caplog):
-    ends, fails = (workers.Process(end_while_a_thread_adds, (), name=name) for name in ("1", "2"))
+    caplog.set_level("INFO")
+    own = end_while_a_thread_adds, (RegisteredEarly(),)
+    ends, fails = (workers.Process(*own, name=name) for name in ("ends", "fails"))
     fails.send(b"raise")
     assert fails.receive().startswith(workers.Process.FAILURE)
     assert (ends.end(GUARD), fails.end(GUARD)) == (0, 1)
     assert "Fatal Python error" not in caplog.text
+    wait_for(lambda: caplog.text.count("an exit function") == 2)
 
 
 # ----------------------------------------------------------------------------------------- programs
