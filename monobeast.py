@@ -327,7 +327,7 @@ def train(flags: Flags) -> Run:
     seed_everything(flags.seed)
     complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
     described = opening.describe(flags, complete, act, create_env, Net, Actor)
-    # The first rollout's memory if this process acts, else the first actor and the actors' memory.
+    # With actors, `first` is their memory and the first of them; without, `rollout` is filled here.
     with described as (flags, spec, rollout, first):
         device = torch.device(flags.learner_device)
         net = make_net(Net, spec, flags)

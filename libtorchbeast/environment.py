@@ -296,7 +296,7 @@ class _SingleSource:
                 stack.callback(env.close)
 
     def _write(self, i: int, observation: Any) -> None:
-        short = self._is_array and type(observation) is np.ndarray  # 64 games take a tenth less
+        short = self._is_array and type(observation) is np.ndarray  # takes a tenth less time
         leaves = {"frame": observation} if short else self._spec.parts_of(observation)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]

@@ -3,6 +3,7 @@
 
 import atexit
 import ctypes
+import functools
 import os
 import platform
 import select
@@ -91,7 +92,7 @@ class RegisteredEarly:
     calls its target had registered one."""
 
     def __reduce__(self):
-        return atexit.register, (print, "an exit function")
+        return atexit.register, (functools.partial(print, "an exit function", end=""),)
 
 
 def end_while_a_thread_adds(inbox, outbox, _):
