@@ -40,7 +40,10 @@ def test_two_ranks_learn_catch(learned):
     assert last["step"] == state["step"] >= 30_000 and last["mean_game_return"] >= 0.9
     # The games of both ranks are counted: a game has 9 steps, and a step that is not learned from.
     assert last["games"] * 9 >= 0.9 * last["step"]
-    assert last["skipped_updates"] == 0 and last["slowest_rank"] in (0, 1)
+    assert last["skipped_updates"] == 0
+    # A row that follows another at once has no speeds: an update has lasted longer than the row.
+    slowest = [row["slowest_rank"] for row in learned.rows() if "slowest_rank" in row]
+    assert slowest and set(slowest) <= {0, 1}
     assert "8 columns = 2 ranks x 4; 16 environments" in learned.printed()
     assert {path.name for path in learned.path.parent.iterdir()} == {"run", "latest", "printed"}
     assert not any("rank" in name for name in state)
