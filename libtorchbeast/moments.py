@@ -64,7 +64,7 @@ class Moments(nn.Module):
             mean, variance = (m[part].view(shape[2:]) for m in (self.mean, self.variance))
             scale = (variance + tiny).rsqrt()
             if name in self.pixels and prefers_channels_last(tuple(shape[2:])):
-                x, mean, scale = map(_laid_out, (x, mean, scale))  # bytes are cheap to move
+                x, mean, scale = map(laid_out, (x, mean, scale))  # bytes are cheap to move
             x = x.to(torch.float32, copy=True).sub_(mean)  # in place: one allocation
             rows[name] = x.mul_(scale).clamp_(-limit, limit)
             start = part.stop
@@ -106,9 +106,11 @@ class Moments(nn.Module):
         return torch.cat([real.sum().view(1), *means, *variances, *_moments(returns, real)])
 
 
-def _laid_out(images: Tensor) -> Tensor:
+def laid_out(images: Tensor) -> Tensor:
     """Returns images [..., C, H, W] with the channels last in memory."""
     flat = images.reshape(-1, *images.shape[-3:])
+    if images.device.type == "cpu":  # twice as fast as the other way for 2 to 8 channels of bytes
+        return torch.stack(flat.unbind(1), dim=-1).movedim(-1, 1).view(images.shape)
     return flat.contiguous(memory_format=torch.channels_last).view(images.shape)
 
 
