@@ -91,7 +91,7 @@ def make_atari_vector(
     env_id: str,
     num_envs: int,
     *,
-    num_threads: int = 1,
+    num_threads: int = 2,
     noop_max: int = 30,
     max_frames: int = 108_000,
     terminal_on_life_loss: bool | None = None,

@@ -254,6 +254,16 @@ def test_noop_starts_follow_the_seeds():
     assert min(starts) >= 2 and max(starts) <= 31  # FIRE and 1 to 30
 
 
+def test_games_do_not_depend_on_the_number_of_threads():
+    one, three = (
+        atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", 3, num_threads=n) for n in (1, 3)
+    )
+    np.testing.assert_array_equal(one.reset(seed=1)[0], three.reset(seed=1)[0])
+    for row in np.random.default_rng(0).integers(0, 4, (60, 3)):
+        for a, b in zip(one.step(row)[:4], three.step(row)[:4], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("make", [classic, lambda name: atari_wrappers.make_atari_vector(name, 2)])
 def test_the_largest_seed_is_taken(make):
     """Environment i gets the seed + i, which must not exceed what the emulator takes."""
