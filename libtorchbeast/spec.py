@@ -385,12 +385,15 @@ def _declared(metadata: dict[str, Any], observations: dict) -> dict[str, Any]:
     if not isinstance(frames, int | np.integer) or frames < 1:
         said = f"expected a whole number of at least 1, seen {brief(frames)}"
         raise UserError(f'metadata["frames_per_step"]: {said}')
+    if not isinstance(stacks, dict):
+        said = f"expected {{NAME: number of frames}}, seen {brief(stacks)}"
+        raise UserError(f'metadata["frame_stacks"]: {said}')
     for name, k in stacks.items():
         if name not in observations:
             expected = f"names of {sorted(observations)}, seen {name!r}"
             raise UserError(f'metadata["frame_stacks"]: expected {expected}')
         shape, _ = observations[name]
-        if k < 2 or shape[:1] != (k,):
+        if not isinstance(k, int | np.integer) or k < 2 or shape[:1] != (k,):
             expected = f"{name!r} [{k}, ...], at least 2 frames, seen {list(shape)}"
             raise UserError(f'metadata["frame_stacks"] {stacks}: expected {expected}')
     names = metadata.get("game_numbers", [])

@@ -255,6 +255,8 @@ UNSEEN = Dict({"loss/count": Box(0, 1, (3,))})  # which only the loss sees
         (lambda: stacked((2, 4), frame=4), NO_STACK + r"\[2, 4\]"),
         (lambda: stacked((), frame=4), NO_STACK + r"\[\]"),
         (lambda: stacked((1, 2), frame=1), "at least 2 frames"),
+        (lambda: stacked((4, 2), frame="4"), NO_STACK + r"\[4, 2\]"),
+        (lambda: Plain(frame_stacks=4), "frame_stacks.*expected {NAME: number of frames}, seen 4"),
         (lambda: stacked((4, 2), image=4), r"expected names of \['frame'\], seen 'image'"),
         (lambda: Plain(UNSEEN), r"expected at least one number, seen the shapes \[\]"),
     ],
