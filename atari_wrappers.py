@@ -96,7 +96,8 @@ def make_atari_vector(
     max_frames: int = 108_000,
     terminal_on_life_loss: bool | None = None,
 ) -> "AtariVector":
-    """Makes `num_envs` games of `env_id`, stepped together by `num_threads` threads.
+    """Makes `num_envs` games of `env_id`, stepped together by `num_threads` threads. The second one
+    uses a core that a learner leaves idle at times.
 
     `noop_max` and `max_frames` count emulator frames: a game starts with fewer than `noop_max`
     no-ops and is truncated after `max_frames`. `terminal_on_life_loss=None` follows the id. Raises
