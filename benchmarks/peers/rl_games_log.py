@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Writes the learning curve of an rl_games run as a logs.csv, which tools.plot can draw.
 
-    python benchmarks/peers/rl_games_log.py runs/ppo_pong_envpool/summaries results/peers/rl-games-pong 4
+    python benchmarks/peers/rl_games_log.py runs/ppo_pong_envpool/summaries results/peers/pong 4
 
 The new folder gets a logs.csv with a row for each iteration in which a game had ended: `step`,
 `frame` (steps times the last argument, as one action is repeated), `hours` since the run began,
