@@ -18,7 +18,7 @@ from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_dis
 from libtorchbeast.errors import described, place_of
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.mingru import MinGRU
-from libtorchbeast.moments import Moments
+from libtorchbeast.moments import Moments, laid_out
 from libtorchbeast.net_check import call_own, check_finite, check_net
 from libtorchbeast.spec import NOT_SEEN, Spec, channels_first, is_image, prefers_channels_last
 
@@ -290,7 +290,7 @@ def as_floats(frame: Tensor) -> Tensor:
     makes. Bytes, and images of 16 bits, are divided by their largest number. The layout is changed
     first: bytes are the cheapest to move."""
     if prefers_channels_last(tuple(frame.shape[1:])):
-        frame = frame.contiguous(memory_format=torch.channels_last)
+        frame = laid_out(frame)
     device = frame.device.type
     in_autocast = torch.is_autocast_enabled(device) and frame.element_size() == 1
     floats = frame.to(torch.get_autocast_dtype(device) if in_autocast else torch.float32)

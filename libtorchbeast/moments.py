@@ -109,7 +109,9 @@ class Moments(nn.Module):
 def laid_out(images: Tensor) -> Tensor:
     """Returns images [..., C, H, W] with the channels last in memory."""
     flat = images.reshape(-1, *images.shape[-3:])
-    if images.device.type == "cpu":  # twice as fast as the other way for 2 to 8 channels of bytes
+    is_last = flat.is_contiguous(memory_format=torch.channels_last)
+    if images.dtype == torch.uint8 and images.device.type == "cpu" and not is_last:
+        # Twice as fast as what follows, with 2 to 8 channels.
         return torch.stack(flat.unbind(1), dim=-1).movedim(-1, 1).view(images.shape)
     return flat.contiguous(memory_format=torch.channels_last).view(images.shape)
 
