@@ -8,7 +8,7 @@ from torch import nn
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.models import forward
-from libtorchbeast.moments import LIMIT, Moments, discounted_returns
+from libtorchbeast.moments import LIMIT, Moments, discounted_returns, laid_out
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support.compare import assert_same
@@ -30,6 +30,17 @@ def moments(*flags, spec=SPEC):
 def played(reward, done, steps, returns):
     """What `discounted_returns` reads of rows."""
     return dict(reward=reward, done=done, episode_step=steps.int(), episode_return=returns)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_images_are_laid_out_with_the_channels_last(dtype):
+    images = torch.randint(0, 256, (2, 3, 4, 40, 36)).to(dtype)
+    for out in (laid_out(images), models.as_floats(images[0])):
+        flat = out.reshape(-1, 4, 40, 36)
+        assert flat.is_contiguous(memory_format=torch.channels_last)
+    once = laid_out(images)
+    assert torch.equal(once, images)
+    assert laid_out(once).data_ptr() == once.data_ptr()  # not copied again
 
 
 def random_rows(seed=0):
