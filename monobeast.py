@@ -242,7 +242,7 @@ class Actor:
         on_open: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
         self.env, self.net, self.clock = env, net, clock
-        self.past = past_of_run(Net, env.spec, flags)
+        self.past = past_of_run(Net, env.spec, flags)  # acts, in self-play also with old weights
         self.device = next(net.parameters()).device
         self.autocast = lambda: models.autocast(net, flags.precision, self.device)
         self.row = env.initial(seed, on_open)
@@ -327,7 +327,7 @@ def train(flags: Flags) -> Run:
     seed_everything(flags.seed)
     complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
     described = opening.describe(flags, complete, act, create_env, Net, Actor)
-    # With actors, `first` is their memory and the first of them; without, `rollout` is filled here.
+    # `first`: the actors' memory and the first process, or without actors None, and a `rollout`.
     with described as (flags, spec, rollout, first):
         device = torch.device(flags.learner_device)
         net = make_net(Net, spec, flags)
@@ -345,7 +345,7 @@ def train_in_parallel(run: Run, memory: ActorMemory, first: workers.Process) -> 
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
-        if actor == life == 0:
+        if actor == life == 0:  # it has opened an environment, and waits for its seed
             first.send(b"%d" % seed)
             return first
         args = (actor, seed, flags, run.spec, memory)
@@ -354,7 +354,7 @@ def train_in_parallel(run: Run, memory: ActorMemory, first: workers.Process) -> 
     actors = Actors(start_actor, flags, memory)
     run.log.sources += actors.sources
     try:
-        # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
+        # Each learner thread: rollouts -> batch -> run.between -> Learner.update -> publish
         columns = ranks.share(flags.batch_size)
         rollouts = lambda: batches(actors.rollouts(), columns, learner.device)
         start_learners(run, rollouts, memory.weights.publish)
@@ -388,10 +388,10 @@ def train_in_order(run: Run, rollout: Rollout) -> None:
         seed_everything(seed)
         barrier = Barrier(learner.updates, flags)
         make = functools.partial(make_environment, flags, seed)
-        leave = functools.partial(run.__exit__, None, None, None)  # saves the run
+        leave = functools.partial(run.__exit__, None, None, None)  # if the watch must end all
         with opening.opened_here(make, flags, run.finished, leave) as (env, clock, on_open):
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, on_open)
-            run.state.between_barriers = True
+            run.state.between_barriers = True  # a checkpoint is not exact from here on
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
                 if not learn_batch(run, batch):  # finished: the rest is not learned from
                     return

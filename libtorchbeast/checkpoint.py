@@ -30,7 +30,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -218,6 +218,8 @@ def parse_for_run(
             raise UserError(f"{path} has weights only, so no training can resume from it. {hint}")
         take_over(draft, _flags_of(state), settings, make_parser())
         ranks.check_flags(draft)  # --num_actors 0 may come from the run
+        if draft.mode == "train":  # before the other environment is opened
+            _require_same(path, state, {"env": draft.env})
         _refuse_own_modules(draft, settings)
     elif draft.mode == "train" and "env" not in settings:
         _refuse_another_env(draft)
@@ -294,9 +296,7 @@ class RunCheckpoints:
         state = load_newest(self.path)
         if state is None:
             return None
-        for name, now in self._identity.items():
-            if state[name] != now:
-                self._refuse(name, state[name], now)
+        _require_same(self.path, state, self._identity)
         self.saved_updates = state["updates"]
         try:
             best = load(self.best_path)
@@ -337,7 +337,12 @@ class RunCheckpoints:
             return False
         return True
 
-    def _refuse(self, name: str, seen: Any, now: Any) -> NoReturn:
+
+def _require_same(path: str, state: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Raises UserError unless the checkpoint's `state` has these properties."""
+    for name, now in identity.items():
+        if (seen := state[name]) == now:
+            continue
         count = ""
         if isinstance(now, dict):  # name only entries that differ, the first three of them
             differing = sorted(k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k))
@@ -347,7 +352,7 @@ class RunCheckpoints:
         what = others.get(name, f"another {name}")
         both = f"it has {seen}, the run now has {now}"
         hint = "Choose another --xpid, or use the flags, the environment and the Net of that run."
-        raise UserError(f"{self.path} has {what}{count}: {both}. {hint}")
+        raise UserError(f"{path} has {what}{count}: {both}. {hint}")
 
 
 def _opponents(evaluated: dict[str, Any]) -> str | None:

@@ -134,7 +134,7 @@ def compile_if_asked(net: nn.Module, flags: Flags) -> nn.Module:
 def name_of(net: nn.Module) -> str:
     """The network's name as --net takes it, MODULE.CLASS, even if MODULE is the running program."""
     module, main = type(net).__module__, sys.modules["__main__"]
-    if module == "__main__":  # the module of `python -m monobeast` or of `python monobeast.py`
+    if module in ("__main__", "__mp_main__"):  # of `python -m monobeast` or of its actors
         module = main.__spec__.name if main.__spec__ else Path(main.__file__ or "").stem
     return f"{module}.{type(net).__qualname__}"
 

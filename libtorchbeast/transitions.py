@@ -232,6 +232,7 @@ def _called(part: str, function: Any, batch: Transitions) -> dict[str, Any]:
         name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
         outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
         said = f"the network is {name}, with {outputs}; batch.now has {', '.join(batch.now)}"
+        said += f"; batch.targets has {', '.join(batch.targets)}" * bool(batch.targets)
         raise UserError(f"{error}; {said}") from error
     net_check.check_tensors(part, found)
     return found

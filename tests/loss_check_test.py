@@ -89,6 +89,10 @@ WRONG = {
     ),
     "prefix": (and_more(game_kl=lambda b: b.count), r"returned \['game_kl'\]; expected names"),
     "another output": (raises, rf"raised KeyError: 'embedding'{NET}"),
+    "another target": (
+        lambda b: dict(total_loss=b.mean(b.targets["velue"])),
+        r"raised KeyError: 'velue' .*; batch.targets has v, advantage, value$",
+    ),
     "another flag": (
         lambda b: dict(total_loss=b.flags.novelty_cost * b.outputs["baseline"].mean()),
         r"raised AttributeError: there is no flag --novelty_c",

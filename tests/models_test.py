@@ -5,6 +5,8 @@ import copy
 import dataclasses
 import math
 import re
+import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 import torch
@@ -146,6 +148,15 @@ def test_net_flag_takes_another_class_or_is_a_users_error_as_is_a_core_that_the_
             models.make_net(monobeast.Net, SPEC, make_flags("--net", name))
     with pytest.raises(UserError, match="FeedForwardNet has no recurrent state, which --core and"):
         models.make_net(FeedForwardNet, SPEC, make_flags("--use_lstm"))
+
+
+@pytest.mark.parametrize("module", ["__main__", "__mp_main__"])
+def test_the_running_programs_network_has_the_programs_name_also_in_its_actors(monkeypatch, module):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("monobeast", None))
+    monkeypatch.setattr(FeedForwardNet, "__module__", module)
+    assert models.name_of(models.make_net(FeedForwardNet, SPEC, make_flags())) == (
+        "monobeast.FeedForwardNet"
+    )
 
 
 def made(net, observations):

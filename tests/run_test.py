@@ -174,6 +174,7 @@ class OtherNet(monobeast.Net):
     "flags, what",
     [
         (["--env", "tests.support.envs:EndlessCatch-v0"], "another env: "),
+        (["--env", "no.such_module:Env-v0"], "another env: "),  # it is not even opened
         (["--net", f"{__name__}.OtherNet"], "another net: "),
         (["--use_lstm"], ""),
     ],
