@@ -48,7 +48,7 @@ from libtorchbeast.flags import (
     run_path,
     take_over,
 )
-from libtorchbeast.loggers.files import write_whole
+from libtorchbeast.loggers.files import hold, write_whole
 
 _DIGEST_SIZE = len("sha256:") + 2 * hashlib.sha256().digest_size
 _LEAVES = (type(None), bool, int, float, str)
@@ -211,7 +211,9 @@ def parse_for_run(
     settings = given(make_parser(), argv)
     choose_xpid(draft)
     path = path_of(draft)
-    state = load_newest(path)
+    may_be_held = draft.mode == "train" and os.path.exists(run_path(draft))
+    with hold(run_path(draft)) if may_be_held else contextlib.nullcontext():
+        state = load_newest(path)  # not before a process that is still saving has ended
     if state is not None:
         if draft.mode == "train" and "optimizer" not in state:
             hint = f"--init_from {path} starts a new run with these weights."

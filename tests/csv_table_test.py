@@ -94,3 +94,23 @@ def test_a_line_cut_by_a_kill_or_without_a_step_is_dropped(tmp_path, caplog, lin
     assert last_row(tmp_path / "run")["step"] == 10
     log_steps(tmp_path, [30], resume_step=20)
     assert column(path, "step") == ["10", "30"] and "left out 1 damaged line(s)" in caplog.text
+
+
+@pytest.mark.parametrize("damaged", ['"' + LINE[1:], "\0" * 200_000 + "\n", "x" + LINE[1:]])
+def test_a_damaged_line_costs_no_other_its_place(tmp_path, caplog, damaged):
+    """A quotation mark at its start is one bit from a 2, and begins a cell of many lines."""
+    path = tmp_path / "run" / "logs.csv"
+    log_steps(tmp_path, [10])
+    path.write_text(path.read_text() + damaged + LINE)
+    assert column(path, "step") == ["10", "20"]
+    log_steps(tmp_path, [30], resume_step=20)
+    assert column(path, "step") == ["10", "20", "30"]
+    assert "left out 1 damaged line(s)" in caplog.text
+
+
+def test_a_number_of_a_row_may_be_written_as_pandas_does(tmp_path):
+    log_steps(tmp_path, [10])
+    path = tmp_path / "run" / "logs.csv"
+    path.write_text(path.read_text() + LINE.replace("1,", "7.0,", 1))
+    log_steps(tmp_path, [30], resume_step=20)
+    assert column(path, "_tick") == ["0", "7.0", "8"]

@@ -21,6 +21,7 @@ from libtorchbeast.learner import Learner
 from libtorchbeast.loggers import trackers
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import read_csv
+from libtorchbeast.loggers.files import hold
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, parse, refusal
 from tests.support.processes import load, rows
@@ -184,6 +185,12 @@ def test_another_environment_or_network_is_refused_on_resume(savedir, flags, wha
     message = refusal(savedir, *IN_ORDER, *flags, "--total_steps", 1100)
     assert f"model.tar has {what}" in message and "--xpid" in message
     assert (savedir / "run/model.tar").read_bytes() == before
+
+
+def test_a_run_that_another_process_may_still_save_is_refused_before_its_flags_are_read(savedir):
+    """Else it would take over the weights of a later checkpoint, but flags of an earlier one."""
+    with hold(savedir / "run"):
+        assert "is in use by process" in refusal(savedir, "--env", "no.such_module:Env-v0")
 
 
 def test_a_resume_logs_the_flags_that_it_changes_and_the_others_are_the_runs_own(

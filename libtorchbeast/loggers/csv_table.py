@@ -63,14 +63,15 @@ class CsvTable:
 def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Returns the columns and the rows of a `CsvTable`.
 
-    A process that is killed may leave a last line without its end. That line is left out, and a
-    warning is logged. Raises OSError if the file cannot be read."""
-    lines = path.read_text(errors="replace").splitlines(keepends=True)
-    header, *rows = list(csv.reader(line for line in lines if line.endswith("\n"))) or [[]]
+    A process that is killed may leave a last line without its end. This and other damaged lines
+    are left out, and a warning is logged. Raises OSError if the file cannot be read."""
+    *lines, cut = path.read_text(errors="replace").split("\n")
+    header = next(csv.reader(lines[:1]), [])
+    rows = [line.split(",") for line in lines[1:]]  # numbers: none is in quotation marks
     whole = [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]
-    good = [row for row in whole if _is_number_or_empty(row.get("step", ""))]
-    damaged = max(len(lines) - 1, 0) - len(good)
-    if damaged:
+    are_numbers = lambda *cells: all(map(_is_number_or_empty, cells))
+    good = [row for row in whole if are_numbers(row.get("_tick", ""), row.get("step", ""))]
+    if damaged := len(rows) - len(good) + bool(cut):
         said = "%s: left out %d damaged line(s), which a killed run may leave"
         logger.warning(said, path, damaged)
     return header, good
@@ -112,7 +113,7 @@ def _open(path: Path, columns: list[str], last_step: int) -> tuple[list[str], in
         all_columns, earlier = _read(there, columns)
         write_whole(there, _as_text(all_columns, earlier + discarded, header=True))
     write_whole(path, _as_text(columns, kept, header=True))
-    return columns, 1 + max((int(row.get("_tick") or 0) for row in kept), default=-1)
+    return columns, 1 + max((int(float(row.get("_tick") or 0)) for row in kept), default=-1)
 
 
 def _read(path: Path, columns: list[str]) -> tuple[list[str], list[dict[str, str]]]:

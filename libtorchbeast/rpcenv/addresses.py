@@ -16,7 +16,7 @@ def parse_addresses(text: str) -> list[str]:
     addresses = [address for part in text.split(",") for address in _parse_one(part.strip())]
     for i, address in enumerate(addresses):
         if address in addresses[:i]:
-            raise UserError(f"Addresses: expected each once, seen {address} twice in {text!r}")
+            raise _wrong("each address once", f"{address} twice in {text!r}")
     return addresses
 
 
@@ -46,32 +46,34 @@ def _parse_one(address: str) -> list[str]:
     host, colon, ports = address.rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
     if not colon or not host or not ports or (":" in host and not in_brackets):
-        raise UserError(f"Address: expected {FORMS}, seen {address!r}")
+        raise _wrong(FORMS, repr(address))
     if in_brackets:
         try:
             ipaddress.IPv6Address(host[1:-1])
         except ValueError as error:
-            raise UserError(f"Address: expected [IPv6]:port, seen {address!r}") from error
+            raise _wrong("[IPv6]:port", repr(address)) from error
     first, dash, last = ports.partition("-")
     low = _port(first, address)
     high = _port(last, address) if dash else low
     if high < low:
-        raise UserError(f"Ports: expected first-last in rising order, seen {address!r}")
+        raise _wrong("ports first-last in rising order", repr(address))
     return [f"{host}:{port}" for port in range(low, high + 1)]
 
 
 def _checked_path(address: str) -> str:
-    path = address.removeprefix("unix:")
-    length = len(path.encode())
+    length = len(address.removeprefix("unix:").encode())
     if not 0 < length <= MAX_PATH_BYTES:
-        expected = f"a path of 1 to {MAX_PATH_BYTES} bytes"
-        raise UserError(f"Unix socket: expected {expected}, seen {length} in {address!r}")
-    if any(letter in path for letter in "%?#"):  # gRPC reads the address as a URI
-        raise UserError(f"Unix socket: expected a path without % ? #, seen {address!r}")
+        raise _wrong(f"a path of 1 to {MAX_PATH_BYTES} bytes", f"{length} in {address!r}")
+    if any(letter in address for letter in "%?#"):  # gRPC reads the address as a URI
+        raise _wrong("a path without % ? #", repr(address))
     return address
 
 
 def _port(text: str, address: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
-        raise UserError(f"Port: expected 1 to 65535, seen {text!r} in {address!r}")
+        raise _wrong("a port from 1 to 65535", f"{text!r} in {address!r}")
     return int(text)
+
+
+def _wrong(expected: str, seen: str) -> UserError:
+    return UserError(f"--server_addresses: expected {expected}, seen {seen}")

@@ -243,7 +243,7 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
         for word in flags.slurm:
             name, equals, text = word.partition("=")
             if not equals:
-                raise UserError(f"--slurm {word}: expected KEY=VALUE")
+                raise UserError(f"expected KEY=VALUE, seen {word}")
             options[name] = int(text) if text.isdigit() else text
         cluster = options.pop("cluster", "slurm")  # the tests have another one
         place = folder / "slurm"
