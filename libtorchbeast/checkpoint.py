@@ -196,6 +196,7 @@ def parse_for_run(
 
     Raises:
         UserError: a flag is wrong, or a run that shall resume has only weights.
+        RunInUse: another process has the run open.
         CheckpointError: the run's files exist, but none of them loads.
     """
     try:
@@ -211,9 +212,9 @@ def parse_for_run(
     settings = given(make_parser(), argv)
     choose_xpid(draft)
     path = path_of(draft)
-    may_be_held = draft.mode == "train" and os.path.exists(run_path(draft))
-    with hold(run_path(draft)) if may_be_held else contextlib.nullcontext():
-        state = load_newest(path)  # not before a process that is still saving has ended
+    resumes = draft.mode == "train" and os.path.exists(run_path(draft))
+    with hold(run_path(draft)) if resumes else contextlib.nullcontext():  # nobody else saves now
+        state = load_newest(path)
     if state is not None:
         if draft.mode == "train" and "optimizer" not in state:
             hint = f"--init_from {path} starts a new run with these weights."
@@ -342,9 +343,8 @@ class RunCheckpoints:
 
 def _require_same(path: str, state: dict[str, Any], identity: dict[str, Any]) -> None:
     """Raises UserError unless the checkpoint's `state` has these properties."""
-    for name, now in identity.items():
-        if (seen := state[name]) == now:
-            continue
+    other = ((name, state[name], now) for name, now in identity.items() if state[name] != now)
+    for name, seen, now in other:
         count = ""
         if isinstance(now, dict):  # name only entries that differ, the first three of them
             differing = sorted(k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k))
