@@ -152,7 +152,7 @@ def loss(batch: Transitions) -> dict[str, torch.Tensor]:
 
         mean of  - rho advantage log pi(a|x) + baseline_cost/2 (v - V(x))^2 - entropy_cost H(pi)
 
-    `total_loss` has the gradient. Each name is a column of the log; of a tensor [T, B] it has the
+    `total_loss` has the gradient. Each scalar is a column of the log; a tensor [T, B] is one by its
     mean over the transitions. `batch.mean` leaves out transitions that are not real.
     """
     flags, goal, values = batch.flags, batch.targets, batch.outputs["baseline"]  # [T, B]
@@ -327,7 +327,7 @@ def train(flags: Flags) -> Run:
     seed_everything(flags.seed)
     complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
     described = opening.describe(flags, complete, act, create_env, Net, Actor)
-    # `first`: the actors' memory and the first process, or without actors None, and a `rollout`.
+    # With actors `first` is their memory and first process; without, `rollout` has the tensors.
     with described as (flags, spec, rollout, first):
         device = torch.device(flags.learner_device)
         net = make_net(Net, spec, flags)
@@ -356,14 +356,14 @@ def train_in_parallel(run: Run, memory: ActorMemory, first: workers.Process) -> 
     try:
         # Each learner thread: rollouts -> batch -> run.between -> Learner.update -> publish
         columns = ranks.share(flags.batch_size)
-        rollouts = lambda: batches(actors.rollouts(), columns, learner.device)
-        start_learners(run, rollouts, memory.weights.publish)
+        make_batches = lambda: batches(actors.rollouts(), columns, learner.device)
+        start_learners(run, make_batches, memory.weights.publish)
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())
             run.tick()
     finally:
         actors.close()
-        learner.close()  # before `memory`, where an update in progress still publishes its weights
+        learner.close()  # before `memory` is closed, where an update may still publish weights
         run.threads.join(timeout=5.0)
     run.threads.raise_failure()
 

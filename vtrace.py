@@ -13,9 +13,9 @@ All functions here are pure: they take and return tensors, and know no flags, de
 is the number of transitions in a rollout, and `B` the number of columns (environments). Time runs
 along dimension 0. A rollout has T+1 rows. Transition t leads from row t to row t+1.
 
-`from_importance_weights` has the arguments of TorchBeast's and DeepMind's function of this name,
-but its advantages are not multiplied by importance weights: PPO needs them so, and with several
-passes the weights change after each update.
+`from_importance_weights` has the first six arguments of the function of this name in TorchBeast and
+DeepMind's code. Its advantages are not multiplied by importance weights: PPO needs them so, and
+with several passes the weights change after each update.
 """
 
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def from_importance_weights(
         VTraceReturns without gradients.
 
     Raises:
-        ValueError: a tensor's shape or dtype is not the one above.
+        ValueError: a tensor's shape, or the dtype of `real`, is not the one above.
     """
     for name, tensor in (("discounts", discounts), ("rewards", rewards), ("values", values)):
         check_tensor(name, tensor, log_rhos.shape)

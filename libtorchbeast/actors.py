@@ -57,7 +57,7 @@ class ActorMemory:
         self.times = ActorTimes(num_actors)
 
     def reserve(self, flags: Flags, weights: dict[str, Any], version: int) -> None:
-        """Reserves the memory. No actor has done anything yet. Raises what `SharedWeights.begin`
+        """Reserves the memory. No actor has begun a rollout yet. Raises what `SharedWeights.begin`
         raises."""
         self.slots.reserve(slot_shapes(flags, self.shapes))
         self.weights.begin(weights, version)
@@ -122,8 +122,8 @@ class Actors:
         """Waits for messages from the actors or for `wakeup`, at most `timeout` seconds. Then it
         handles the messages, replaces actors that failed and kills those that hang. Raises
         UserError if more than --max_actor_restarts actors have failed within ten minutes; it says
-        why the last one did, and their tracebacks are in the log. So it does if every actor has
-        failed in the same way, and none has completed a rollout."""
+        why the last one did, and their tracebacks are in the log. So it does as soon as every actor
+        has told the same error, and none has completed a rollout."""
         handles = [h for process in self._processes for h in (process.from_child, process.sentinel)]
         timeout = min(timeout, HEARTBEAT_S)
         fired = multiprocessing.connection.wait([*handles, wakeup.fileno()], timeout)

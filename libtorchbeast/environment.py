@@ -56,13 +56,13 @@ class Environment:
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
         create_env = grouped(_unchanging(create_env))
         first = self.first = create_env()  # the vector, or environment 0; videos render it
-        single = "single_" if is_vector(first) else ""
-        _check_parts(first, single)
+        prefix = "single_" if is_vector(first) else ""
+        _check_parts(first, prefix)
         metadata = getattr(first, "metadata", None) or {}
-        if single:
+        if prefix:
             _check_vector(first, num_envs)
-        space = getattr(first, f"{single}observation_space")
-        action_space = getattr(first, f"{single}action_space")
+        space = getattr(first, f"{prefix}observation_space")
+        action_space = getattr(first, f"{prefix}action_space")
         self.spec = spec_of_spaces(name, num_envs, space, action_space, metadata)
         self._numbers = _Numbers(self.spec.numbers, num_envs)
         # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments
@@ -182,8 +182,8 @@ def _outside_autocast() -> contextlib.AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False)
 
 
-def _check_parts(env: Any, single: str) -> None:
-    for part in ("reset", "step", f"{single}observation_space", f"{single}action_space"):
+def _check_parts(env: Any, prefix: str) -> None:
+    for part in ("reset", "step", f"{prefix}observation_space", f"{prefix}action_space"):
         if not hasattr(env, part) or isinstance(env, type):
             said = f"which has no {part}; expected an environment (does create_env lack a return?)"
             raise UserError(f"create_env returned {brief(env)}, {said}")
@@ -266,8 +266,8 @@ class _SingleSource:
                 if repr(own) != repr(first):  # of several agents they are in an array
                     raise UserError(f"Environment {i}: expected {first}, as the first, seen {own}")
             observation, *_, info = _reset(self._envs[i], seed=seed + i)
-            if (own := told_in(info)) and ("reward" in own or any(map(own.get, ENDS))):
-                said = f"expected a new game of reset(seed), seen {brief(own)} of a step"
+            if (told := told_in(info)) and ("reward" in told or any(map(told.get, ENDS))):
+                said = f"expected a new game of reset(seed), seen {brief(told)} of a step"
                 raise UserError(f"Environment {i}: {said}")
             self._write(i, observation)
             on_open(i + 1)

@@ -59,8 +59,8 @@ class Learner:
         weights that have changed.
 
         Args:
-            batch: a rollout batch on the CPU, [T+1, B, ...]. Each of its real transitions is a step
-                of the run, unless `column/new_steps` [1, B] says how many the whole batch adds.
+            batch: a rollout batch [T+1, B, ...], what counts steps and lag on the CPU. Each of its
+                `own` transitions is a step, unless `column/new_steps` [1, B] says how many it adds.
 
         Returns:
             Numbers for the log, which are means over the updates (`largest_reward`: maximum), and
@@ -89,7 +89,7 @@ class Learner:
             forget = self.updater.keep_buffers()
             self.updater.take_in(on_device)
             for part in self.updater.parts(on_device, self._progress()):
-                if part.new_steps == 0 and not each:  # no rank has a real transition
+                if part.new_steps == 0 and not each:  # the first pass had no real transition
                     break
                 if stated is not None:  # it counts in one update only, as the statistics do
                     part = part._replace(new_steps=0 if each else stated)
@@ -102,7 +102,7 @@ class Learner:
                     break
                 if one:
                     each.append(one)
-                if self._ended:
+                if self._ended or (is_alone and self._closed):
                     break
             if self._ranks is not None and one is not None:
                 self.skips.note_empty(not each)
@@ -199,15 +199,15 @@ class Between:
         return rollouts
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
-        """Gets what `Learner.update` returned with the loss's vectors, or None at the run's end."""
+        """Gets what `Learner.update` returned, with the loss's vectors: None if it made no update,
+        or at the run's end."""
 
 
 def start_learners(run: Any, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:
     """Starts --num_learner_threads threads of a run.Run. Each learns from what `run.between` makes
     of an iterator that `batches` returns, and hands new weights to `publish`."""
     clocks = [Clock(LEARNER_ACTIVITIES) for _ in range(run.flags.num_learner_threads)]
-    seconds = lambda: sum(clock.seconds for clock in clocks)
-    run.log.sources.append(shares(LEARNER_ACTIVITIES, seconds))
+    run.log.sources.append(shares(LEARNER_ACTIVITIES, lambda: sum(c.seconds for c in clocks)))
     for i, clock in enumerate(clocks):
         run.threads.start(learn, (run, batches(), publish, clock), f"learner-{i}")
 

@@ -318,9 +318,9 @@ def zero_state(core: Any, batch_size: int) -> CoreState:
 
 
 def remember_beginnings(done: Tensor, on_host: Tensor) -> None:
-    """Tells `unroll` in which rows episodes begin, so that it need not wait for the device. `done`
-    [T, B] bool has to be the object on the device that `unroll` gets, not a view of it; `on_host`
-    is the same on the CPU."""
+    """Tells `unroll` in which rows episodes begin, so that an update without --passes need not wait
+    for the device. `done` [T, B] bool has to be the object on the device that `unroll` gets, not a
+    view of it; `on_host` is the same on the CPU."""
     done.begins = on_host.any(dim=1).tolist()  # type: ignore[attr-defined]
 
 

@@ -99,9 +99,8 @@ class Transitions:
     @functools.cached_property
     def log_pi(self) -> Tensor:
         """[T, B] log pi(a|x) of the network in training, with gradients."""
-        T = len(self.real)
         with torch.enable_grad():  # `targets` may be the first to ask
-            logits = self.outputs["policy_logits"][:T]
+            logits = self.outputs["policy_logits"][: len(self.real)]
             return self.net.distribution.log_prob(logits, self.now["action"])
 
     @functools.cached_property
@@ -113,9 +112,8 @@ class Transitions:
     def log_rho(self) -> Tensor:
         """[T, B] log(pi(a|x) / mu(a|x)), the logarithms of the importance weights; 0 where the past
         has moved, which is the environment's doing."""
-        log_pi, log_mu = self.log_pi, self.log_mu
         with torch.enable_grad():
-            log_rho = log_pi - log_mu
+            log_rho = self.log_pi - self.log_mu
             return log_rho.masked_fill(self.of_past, 0.0) if "past" in self.rows else log_rho
 
     @functools.cached_property
@@ -138,13 +136,12 @@ class Transitions:
         return 1.0 / self.count if self.flags.loss_reduction == "mean" else 1.0
 
     def mean(self, terms: Tensor) -> Tensor:
-        """The mean of a term [T, B] over the real transitions, or with --loss_reduction sum their
-        sum. No term of a loss is written without it. It multiplies by 0 what is not real, so the
-        term has to be finite there, too."""
+        """The mean of a term [T, B] over the transitions that are `own`, or with --loss_reduction
+        sum their sum. No term of a loss is written without it. It multiplies the others by 0, so
+        the term has to be finite there, too."""
         if terms.shape != self.real.shape:
-            T, B = self.real.shape
-            seen = f"seen {list(terms.shape)}"
-            raise ValueError(f"mean: expected a number for each transition, [{T}, {B}], {seen}")
+            both = f"{[*self.real.shape]}, seen {[*terms.shape]}"
+            raise ValueError(f"mean: expected a number for each transition, {both}")
         return self._scale * (self.weights * terms).sum()
 
     def forward(self, net: Any, core_state: CoreState | None = None) -> Rollout:
@@ -217,8 +214,7 @@ def call_targets(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Returns what `targets` returns, and the sums of `Net.statistics` if the network has that."""
     found = _called("targets", targets, batch)
-    T, B = batch.real.shape
-    net_check.check_targets(found, T, B)
+    net_check.check_targets(found, *batch.real.shape)
     batch.targets = {k: x.detach() for k, x in found.items()}
     statistics: Any = getattr(batch.net, "statistics", None) or (lambda batch: {})
     sums = _called("statistics", statistics, batch)

@@ -96,8 +96,8 @@ class Updater:
 
     def parts(self, batch: Rollout, progress: float) -> Iterator[Part]:
         """Yields what each update learns from (`passes.parts`)."""
-        own = (self.net, batch, self._targets, self.flags, progress)
-        return passes.parts(batch, lambda: targets_of(*own), self.flags)
+        find = lambda: targets_of(self.net, batch, self._targets, self.flags, progress)
+        return passes.parts(batch, find, self.flags)
 
     def gradients(self, part: Part, progress: float) -> tuple[Any, ...]:
         """Computes the gradients of the loss of a part of a batch, over all ranks. A rank without a

@@ -122,6 +122,14 @@ def test_a_non_finite_loss_changes_nothing_and_is_counted_and_dumped(tmp_path, k
     assert all(tensor.isfinite().all() for tensor in learning.weights().values())
 
 
+def test_the_passes_that_are_left_end_when_the_learner_is_closed(tmp_path):
+    """All of them may take longer than a close waits."""
+    learning = Learning(tmp_path, monobeast.Net, "--passes", 10)
+    close = lambda weights, version: version < 3 or learning.learner.close()
+    assert learning.learner.update(learning.batch, close) is not None
+    assert learning.learner.updates == 3 and learning.learner.step > 0
+
+
 def test_what_was_not_finite_in_the_learner_is_named(tmp_path, caplog):
     """A network's outputs, or an observation that is so large that these overflow."""
     learning = Learning(tmp_path, monobeast.Net, "--net", "monobeast.Net")
