@@ -212,7 +212,7 @@ def parse_for_run(
     settings = given(make_parser(), argv)
     choose_xpid(draft)
     path = path_of(draft)
-    resumes = draft.mode == "train" and os.path.exists(run_path(draft))
+    resumes = draft.mode == "train" and os.path.exists(os.path.join(run_path(draft), "lock"))
     with hold(run_path(draft)) if resumes else contextlib.nullcontext():  # nobody else saves now
         state = load_newest(path)
     if state is not None:
