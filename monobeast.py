@@ -152,8 +152,8 @@ def loss(batch: Transitions) -> dict[str, torch.Tensor]:
 
         mean of  - rho advantage log pi(a|x) + baseline_cost/2 (v - V(x))^2 - entropy_cost H(pi)
 
-    `total_loss` has the gradient. Each scalar is a column of the log; a tensor [T, B] is one by its
-    mean over the transitions. `batch.mean` leaves out transitions that are not real.
+    `total_loss` has the gradient. Each scalar is a column of the log, as is the mean of each tensor
+    [T, B] over the transitions. `batch.mean` leaves out transitions that are not real.
     """
     flags, goal, values = batch.flags, batch.targets, batch.outputs["baseline"]  # [T, B]
     if flags.ppo_clip:
@@ -388,7 +388,7 @@ def train_in_order(run: Run, rollout: Rollout) -> None:
         seed_everything(seed)
         barrier = Barrier(learner.updates, flags)
         make = functools.partial(make_environment, flags, seed)
-        leave = functools.partial(run.__exit__, None, None, None)  # if the watch must end all
+        leave = functools.partial(run.__exit__, None, None, None)  # how the watch saves the run
         with opening.opened_here(make, flags, run.finished, leave) as (env, clock, on_open):
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, on_open)
             run.state.between_barriers = True  # a checkpoint is not exact from here on

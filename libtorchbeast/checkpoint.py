@@ -212,9 +212,9 @@ def parse_for_run(
     settings = given(make_parser(), argv)
     choose_xpid(draft)
     path = path_of(draft)
-    resumes = draft.mode == "train" and os.path.exists(os.path.join(run_path(draft), "lock"))
-    with hold(run_path(draft)) if resumes else contextlib.nullcontext():  # nobody else saves now
-        state = load_newest(path)
+    was_begun = draft.mode == "train" and os.path.exists(os.path.join(run_path(draft), "lock"))
+    with hold(run_path(draft)) if was_begun else contextlib.nullcontext():
+        state = load_newest(path)  # of a process that still trains, the flags would be too old
     if state is not None:
         if draft.mode == "train" and "optimizer" not in state:
             hint = f"--init_from {path} starts a new run with these weights."

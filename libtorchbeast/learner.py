@@ -59,8 +59,9 @@ class Learner:
         weights that have changed.
 
         Args:
-            batch: a rollout batch [T+1, B, ...], what counts steps and lag on the CPU. Each of its
-                `own` transitions is a step, unless `column/new_steps` [1, B] says how many it adds.
+            batch: a rollout batch [T+1, B, ...]. `done`, `policy_version` and `column/new_steps` are
+                on the CPU. The last, [1, B], says how many steps the batch adds to the run. Without
+                it each transition that is `own` (see Transitions) is a step.
 
         Returns:
             Numbers for the log, which are means over the updates (`largest_reward`: maximum), and
@@ -199,8 +200,7 @@ class Between:
         return rollouts
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
-        """Gets what `Learner.update` returned, with the loss's vectors: None if it made no update,
-        or at the run's end."""
+        """Gets what `Learner.update` returned. It is None if that made no update."""
 
 
 def start_learners(run: Any, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:

@@ -33,7 +33,10 @@ def speed(command: str, seconds: float) -> float:
         begin = time.time() + WARM_UP_S
         try:
             time.sleep(WARM_UP_S + seconds)
-            (log,) = {path.resolve() for path in Path(folder).glob("*/logs.csv")}  # not `latest`
+            logs = {path.resolve() for path in Path(folder).glob("*/logs.csv")}  # not `latest`
+            if len(logs) != 1:
+                sys.exit(f"expected one */logs.csv in $SAVEDIR, seen {len(logs)}: {command}")
+            (log,) = logs
             table = csv.DictReader(log.read_text().removeprefix("# ").splitlines())
             rows = [(float(row["_time"]), float(row["step"])) for row in table if row["step"]]
         finally:
@@ -51,6 +54,8 @@ def speed(command: str, seconds: float) -> float:
 
 
 def main() -> None:
+    if len(sys.argv) != 5 or int(sys.argv[1]) < 2:
+        sys.exit("expected the number of pairs, at least 2, that of seconds, and two commands")
     pairs, seconds, first, second = sys.argv[1:]
     ratios = []
     for pair in turns(int(pairs)):
