@@ -59,8 +59,8 @@ class Learner:
         weights that have changed.
 
         Args:
-            batch: a rollout batch [T+1, B, ...]. `done`, `policy_version` and `column/new_steps` are
-                on the CPU. The last, [1, B], says how many steps the batch adds to the run. Without
+            batch: a rollout batch [T+1, B, ...]; `done`, `policy_version` and `column/new_steps` on
+                the CPU. The last, [1, B], says how many steps the batch adds to the run. Without
                 it each transition that is `own` (see Transitions) is a step.
 
         Returns:
