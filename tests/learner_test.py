@@ -3,6 +3,7 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -122,12 +123,14 @@ def test_a_non_finite_loss_changes_nothing_and_is_counted_and_dumped(tmp_path, k
     assert all(tensor.isfinite().all() for tensor in learning.weights().values())
 
 
-def test_the_passes_that_are_left_end_when_the_learner_is_closed(tmp_path):
-    """All of them may take longer than a close waits."""
+@pytest.mark.parametrize("ranks, updates", [(None, 3), (Mock(), 10)])
+def test_the_passes_that_are_left_end_when_the_learner_is_closed(tmp_path, ranks, updates):
+    """All of them may take longer than a close waits. A rank goes on until all ranks agree."""
     learning = Learning(tmp_path, monobeast.Net, "--passes", 10)
+    learning.learner._ranks = ranks
     close = lambda weights, version: version < 3 or learning.learner.close()
     assert learning.learner.update(learning.batch, close) is not None
-    assert learning.learner.updates == 3 and learning.learner.step > 0
+    assert learning.learner.updates == updates and learning.learner.step > 0
 
 
 def test_what_was_not_finite_in_the_learner_is_named(tmp_path, caplog):
