@@ -45,8 +45,8 @@ class Learner:
         self.net, self.device = updater.net, updater.device
         self.skips, self.graphs = updater.skips, updater.graphs
         self.step = self.updates = 0
-        self._closed: bool = False
-        self._ended: bool = False  # all ranks have agreed to stop
+        self._closed = self._ended = False  # `close` was called; all ranks have agreed to stop
+        self._is_updating = False  # after an error, while other ranks wait in a sum of the update
         self._updated = Event(updater.device)
         # Held by an update, which changes the above. It may itself save and load the state.
         self._one_at_a_time = threading.RLock()
@@ -85,6 +85,7 @@ class Learner:
             lag = self.updates - batch["policy_version"][:-1]
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
+            self._is_updating = True
             each: list[dict[str, Any]] = []
             stated = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
             forget = self.updater.keep_buffers()
@@ -97,14 +98,12 @@ class Learner:
                 if each:
                     part = part._replace(sums={})
                 one = self._update_once(batch, part, publish)
-                if one is None:
-                    if not each:
-                        forget()  # the moments of this batch
+                if one is None and not each:
+                    forget()  # the moments of this batch
+                each += [one] if one else []
+                if one is None or self._ended or (is_alone and self._closed):
                     break
-                if one:
-                    each.append(one)
-                if self._ended or (is_alone and self._closed):
-                    break
+            self._is_updating = False
             if self._ranks is not None and one is not None:
                 self.skips.note_empty(not each)
         return summary(each, lag) if each else None
@@ -147,7 +146,8 @@ class Learner:
         if not self._one_at_a_time.acquire(timeout=timeout):
             raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s of the run's end")
         try:
-            if self._ranks is not None and not self._ended and self._ranks.pulse.failure is None:
+            is_over = self._ended or self._is_updating
+            if self._ranks is not None and not is_over and self._ranks.pulse.failure is None:
                 with device_stream(self.device), self._updated:
                     forget = self.updater.keep_buffers()
                     self.updater.take_in({})

@@ -133,6 +133,31 @@ def test_the_passes_that_are_left_end_when_the_learner_is_closed(tmp_path, ranks
     assert learning.learner.updates == updates and learning.learner.step > 0
 
 
+def test_a_rank_whose_loss_raises_joins_no_sum_any_more(tmp_path):
+    """Nobody knows which sum the other ranks wait for; with another one gloo aborts them all."""
+    learning, sums = Learning(tmp_path, monobeast.Net), []
+    ranks = learning.learner._ranks = Mock()
+    ranks.pulse.failure = None
+    learning.learner.updater.take_in = sums.append
+    assert learning.update() is not None and len(sums) == 1
+    learning.spy(Mock(side_effect=MemoryError("none left")))
+    with pytest.raises(UserError, match="MemoryError: none left"):
+        learning.update()
+    learning.learner.close()
+    assert len(sums) == 2
+
+
+def test_a_rank_that_has_ended_makes_a_last_update_with_the_others(tmp_path):
+    learning, sums = Learning(tmp_path, monobeast.Net), []
+    ranks = learning.learner._ranks = Mock()
+    ranks.pulse.failure = None
+    learning.learner.updater.take_in = sums.append
+    assert learning.update() is not None
+    learning.learner._update_once = Mock(return_value={})
+    learning.learner.close()
+    assert len(sums) == 2 and learning.learner._update_once.call_count == 1
+
+
 def test_what_was_not_finite_in_the_learner_is_named(tmp_path, caplog):
     """A network's outputs, or an observation that is so large that these overflow."""
     learning = Learning(tmp_path, monobeast.Net, "--net", "monobeast.Net")
