@@ -141,7 +141,8 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     A rollout does not have the rewards before its row 0. Unless that row begins an episode, each of
     them is taken to be their mean, which is its `episode_return` divided by its `episode_step`.
     Where lives end episodes, row 0 counts as the middle of a life of mean length. If lives differ
-    much, or rewards are rare, the deviation is then wrong: 0.5 to 1.3 times the true one was seen.
+    much, rewards are rare, or an `episode_return` has rewards of two players who move in turn, the
+    deviation is then wrong: 0.5 to 1.3 times the true one was seen.
 
     Args:
         rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`
@@ -164,6 +165,8 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     factors = discounting * real
     if "discount" in rows:
         factors = factors * rows["discount"].abs()
+        gamma = factors.sum() / real.sum().clamp(min=1)  # on average, as before row 0
+        past = torch.where(gamma < 1, (1 - gamma**steps) / (1 - gamma), steps)
     terms = rows["reward"][1:].clone()
     terms[0] += factors[1] * mean * past * real[0]
     return scan_backwards(factors[1:].flip(0), terms.flip(0)).flip(0)

@@ -125,6 +125,20 @@ def test_returns_are_discounted_sums_that_end_with_an_episode():
     torch.testing.assert_close(discounted_returns(rows, 1.0), undiscounted[1:])
 
 
+def test_with_own_discounts_the_rewards_before_a_rollout_have_them_too():
+    steps = torch.arange(13)
+    rows = played(torch.where(steps > 0, 2.0, 0.0), steps == 0, steps, 2.0 * steps)
+    rows = {k: v.unsqueeze(1) for k, v in rows.items()}
+    rows["discount"] = torch.where(rows["done"], 1.0, -0.5)
+    expected = 2 * (1 - 0.45**steps) / (1 - 0.45)
+    for first in (0, 7):
+        seen = discounted_returns({k: v[first:] for k, v in rows.items()}, 0.9)
+        torch.testing.assert_close(seen[:, 0], expected[first + 1 :])
+    rows["discount"] = torch.ones(13, 1)
+    seen = discounted_returns({k: v[7:] for k, v in rows.items()}, 1.0)
+    torch.testing.assert_close(seen[:, 0], 2.0 * steps[8:])
+
+
 def test_returns_of_a_life_leave_out_the_lives_before_it():
     """In games of 100 lives of ten steps. Rollouts begin anywhere in a life."""
     t = torch.arange(1100).view(-1, 1)
