@@ -140,6 +140,20 @@ def test_sequences_are_of_one_stream_also_if_streams_end_and_differ_in_speed():
             check(replay.sample(), everything, flags)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_frames_of_an_environment_that_was_silent_for_long_are_its_own(seed):
+    """Its newest block was overwritten and forgotten, and its game goes on."""
+    replay, world = make_replay(flags := make_flags()), World(1, seed)
+    replay.insert(world.rollout())
+    for number in range(2, 2 * replay._M + 4):
+        world.history[number] = [world.row(number, None)]
+        replay.insert(world.rollout(number))
+    for _ in range(6):
+        replay.insert(world.rollout(1))
+    for _ in range(3):
+        check(replay.sample(), world, flags)
+
+
 @pytest.mark.parametrize("ratio", [0.5, 4])
 def test_the_ratio_is_kept_by_counting(ratio):
     flags, world = make_flags("--replay_ratio", ratio, "--replay_start", 40), World(2)

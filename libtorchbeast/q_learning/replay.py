@@ -42,7 +42,7 @@ class Replay(Between):
     the queue fills and the actors wait. Steps are real transitions, without those of the burn-in.
 
     Args:
-        flags: give the sizes, the ratio, the exponents and the seed.
+        flags: give the sizes, the ratio, the exponent of the priorities and the seed.
         spec: of the environments.
         core_state: of one environment, [layers, 1, H].
         own: the outputs of acting that are kept in the rows: name -> (shape, dtype).
@@ -153,9 +153,10 @@ class Replay(Between):
             start = int(self._previous[start % self._M])
             if not self._holds(start):
                 return NONE
-        before = int(self._previous[start % self._M])
-        lacks_frames = self._stacks and before != NONE and not self._holds(before)
-        return NONE if lacks_frames else start % self._M
+        slot = start % self._M
+        goes_on = self._arrays["episode_step"][slot, 0] > 0  # else it needs no frames before it
+        lacks_frames = self._stacks and goes_on and not self._holds(int(self._previous[slot]))
+        return NONE if lacks_frames else slot
 
     def _holds(self, serial: int) -> bool:
         return serial != NONE and self._serials[serial % self._M] == serial
