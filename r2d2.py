@@ -48,7 +48,7 @@ from libtorchbeast.q_learning.replay import Replay
 from libtorchbeast.q_learning.replay_memory import block_shapes, require_disk, required_bytes
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.run import Run
-from libtorchbeast.shared_memory import require_memory, require_stream_memory
+from libtorchbeast.shared_memory import require_stream_memory
 from libtorchbeast.spec import Spec
 from libtorchbeast.transitions import Transitions
 
@@ -106,8 +106,7 @@ class Net(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
             value, advantage = self.value(x.float()), self.advantage(x.float())
         q = value + advantage - advantage.mean(dim=-1, keepdim=True)  # [T, B, A]
-        is_masked = "action_mask" in inputs
-        best = recurrent_q.best_value(models.masked(q, inputs)) if is_masked else q.amax(dim=-1)
+        best = recurrent_q.best_value(models.masked(q, inputs))
         return dict(policy_logits=q, baseline=recurrent_q.unrescale(best)), core_state
 
     target: nn.Module  # made by `for_loss`
@@ -163,7 +162,7 @@ RECIPES: recipes.Recipes = {
         unroll_length=20, burn_in=40, train_length=80, replay_capacity=1_000_000,
         replay_start=50_000, replay_ratio=1.0, target_update_every=2500,
     ),
-    "vectors": SMALL,  # for the help only: a recurrent network always takes "other"
+    "vectors": SMALL,  # only with --recipe vectors: a recurrent network takes "other"
     "other": SMALL,
 }  # fmt: skip
 # Flags that the other programs have, and of which R2D2 can have only this value.
@@ -252,16 +251,18 @@ def check_fits(flags: Flags, spec: Spec) -> None:
     least = max(blocks * columns, 2 * flags.batch_size) * T
     expected = f"at least {least:,}, so that each of {columns} environments has a whole sequence"
     require(flags, "replay_capacity", flags.replay_capacity >= least, expected)
+    name, least = "max_learner_queue_size", min(flags.batch_size, columns)
+    require(flags, name, flags.max_learner_queue_size >= least, f"at least {least}")
 
 
-def require_replay_memory(flags: Flags, spec: Spec, core_state: CoreState) -> None:
-    """Raises UserError unless the replay fits into memory, or its file onto the disk."""
+def replay_memory(flags: Flags, spec: Spec, core_state: CoreState) -> int:
+    """The bytes of memory that the replay needs. With --save_replay these are none, and UserError
+    is raised unless its file fits onto the disk."""
     shapes = block_shapes(spec, core_state, OWN_OUTPUTS, flags.unroll_length)
     needed = required_bytes(shapes, -(-flags.replay_capacity // flags.unroll_length))
     if flags.save_replay:
         require_disk(flags, replay_path(flags), needed)
-    else:
-        require_memory(flags, "replay_capacity", needed)
+    return 0 if flags.save_replay else needed
 
 
 def replay_path(flags: Flags) -> str:
@@ -352,8 +353,8 @@ def train(flags: Flags) -> Run:
         check_fits(flags, spec)
         net = models.make_net(Net, spec, flags)
         state = models.initial_state(net, 1)
-        require_replay_memory(flags, spec, state)
-        max_bytes = require_stream_memory(flags, servers.description, state)
+        replay = replay_memory(flags, spec, state)
+        max_bytes = require_stream_memory(flags, servers.description, state, replay)
         device = torch.device(flags.learner_device)
         batch_columns = {"chance": torch.float32}
         run = Run(flags, spec, net, device, player, targets, loss, batch_columns)

@@ -116,9 +116,10 @@ def require_memory(flags: Flags, name: str, needed: int) -> None:
 
 
 def require_stream_memory(
-    flags: Flags, description: "Description", core_state: tuple[torch.Tensor, ...]
+    flags: Flags, description: "Description", core_state: tuple[torch.Tensor, ...], replay: int = 0
 ) -> int:
-    """Raises UserError unless the rollouts of all streams, and a batch of them, fit into memory.
+    """Raises UserError unless the rollouts of all streams, a batch of them, and `replay` bytes fit
+    into memory.
 
     Args:
         description: one server's environments; another server may have more in a stream.
@@ -130,8 +131,9 @@ def require_stream_memory(
     column = (flags.unroll_length + 1) * description.row_bytes + sum(t.nbytes for t in core_state)
     rollouts = 2 * flags.num_actors  # each stream fills one while the one before waits
     columns = rollouts * description.num_envs + flags.batch_size
-    require_memory(flags, "unroll_length", columns * column)
-    return available_bytes() // rollouts
+    name = "replay_capacity" if replay else "unroll_length"
+    require_memory(flags, name, columns * column + replay)
+    return (available_bytes() - replay) // rollouts
 
 
 def require_descriptors(flags: Flags) -> None:

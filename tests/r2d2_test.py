@@ -249,6 +249,8 @@ UNFIT = [
     ({}, "--n_steps 6 --train_length 5", "--n_steps 6: expected at most --train_length 5"),
     ({}, "--unroll_length 41", "--unroll_length 41: expected at most --train_length 40"),
     ({}, "--total_steps 10_000", "--replay_start 10000: expected less than --total_steps 10000"),
+    ({}, "--num_servers 1 --max_learner_queue_size 3",
+     "^--max_learner_queue_size 3: expected at least 4$"),
     *((dict(also={key: ((2,), "float32")}), "", f"^The observation key '{key}' is also a row's key")
       for key in ("q_taken", "environment", "serial")),
 ]  # fmt: skip

@@ -4,12 +4,14 @@
 import errno
 import logging
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import r2d2
+from libtorchbeast import shared_memory
 from libtorchbeast.flags import UserError, replace
 from libtorchbeast.q_learning.replay_memory import (
     allocate,
@@ -23,6 +25,7 @@ ATARI = Spec(
     "Pong", 16, {"frame": ((4, 84, 84), "uint8")}, Actions("discrete", (18,)), 4, {"frame": 4}
 )
 STATE = (torch.zeros(1, 1, 512), torch.zeros(1, 1, 512))
+DESCRIPTION = SimpleNamespace(row_bytes=28_224, num_envs=16)  # of a server
 
 
 def test_the_bytes_are_said_and_refused_where_they_do_not_fit(tmp_path, caplog):
@@ -39,8 +42,22 @@ def test_the_bytes_are_said_and_refused_where_they_do_not_fit(tmp_path, caplog):
     for is_saved, said in ((False, "needed"), (True, "disk")):
         own = dict(replay_capacity=10**12, save_replay=is_saved, savedir=str(tmp_path / "new/one"))
         with pytest.raises(UserError, match=f"^--replay_capacity {10**12}: expected .* {said}"):
-            r2d2.require_replay_memory(replace(flags, **own), ATARI, STATE)
+            own = replace(flags, **own)
+            replay = r2d2.replay_memory(own, ATARI, STATE)
+            shared_memory.require_stream_memory(own, DESCRIPTION, STATE, replay)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_buffer_and_the_rollouts_must_fit_together(monkeypatch):
+    flags = replace(r2d2.parse(["--env", "CartPole-v1"]), replay_capacity=10_000, num_actors=2)
+    replay = r2d2.replay_memory(flags, ATARI, STATE)
+    available = [replay, 2 * replay]
+    monkeypatch.setattr(shared_memory, "available_bytes", lambda: available[0])
+    assert shared_memory.require_stream_memory(flags, DESCRIPTION, STATE) == replay // 4
+    with pytest.raises(UserError, match="^--replay_capacity 10000: expected a smaller number"):
+        shared_memory.require_stream_memory(flags, DESCRIPTION, STATE, replay)
+    del available[0]
+    assert shared_memory.require_stream_memory(flags, DESCRIPTION, STATE, replay) == replay // 4
 
 
 def test_a_disk_that_fills_up_meanwhile_is_said_in_one_sentence(tmp_path, monkeypatch):
