@@ -335,9 +335,10 @@ def train_with_servers(
 
 
 def checked(spec: Spec, batches: Iterator[dict]) -> Iterator[dict]:
-    """Yields the batches. Raises UserError if an `action_mask` allows no action, which a server in
-    another language may not have checked."""
+    """Yields the batches. Raises UserError if an `action_mask` allows no action or a number is
+    beyond its set, which a server in another language may not have checked."""
     for batch in batches:
+        spec.check_sets({name: batch[name].numpy() for name in spec.sets})
         if spec.masks:
             names = ("action_mask", "done", "terminated", "truncated")  # also those of agents
             rows = {name: x.numpy() for name, x in batch.items() if name.endswith(names)}

@@ -100,6 +100,15 @@ def test_of_a_server_dtypes_that_numpy_has_and_sets_that_can_be_one_hot_are_take
     leaves["speed"] = ((2,), "bfloat16")
     with pytest.raises(UserError, match="^X: speed: expected a dtype of NumPy, seen bfloat16$"):
         client.spec_of(description)
+    del leaves["speed"]
+    for name in ("past", "column/new_steps"):
+        leaves[name] = ((), "int64")
+        with pytest.raises(UserError, match=f"^X: the observation '{name}' has the name of a row"):
+            client.spec_of(description)
+        del leaves[name]
+    leaves["action_mask"] = ((3,), "uint8")
+    with pytest.raises(UserError, match=r"^action_mask: expected .* \[2\], .* seen uint8\[3\]"):
+        client.spec_of(description)
 
 
 def test_streams_that_open_slowly_are_told_and_not_lost(passes, caplog):

@@ -221,3 +221,12 @@ def test_a_foreign_servers_mask_that_forbids_all_is_refused():
         next(polybeast.checked(spec, iter([batch])))
     batch["truncated"][1, 1] = True  # its last row may
     assert next(polybeast.checked(spec, iter([batch]))) is batch
+
+
+def test_a_foreign_servers_number_beyond_its_set_is_refused():
+    spec = Spec("cards", 2, {"suit": ((), "int64")}, Actions("discrete", (2,)), sets={"suit": 4})
+    batch = {"suit": torch.tensor([[0, 3]])}
+    assert list(polybeast.checked(spec, iter([batch]))) == [batch]
+    batch["suit"][0, 0] = 4
+    with pytest.raises(UserError, match="'suit': expected 0 to 3, seen 4"):
+        next(polybeast.checked(spec, iter([batch])))

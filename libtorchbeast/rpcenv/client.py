@@ -13,7 +13,7 @@ from libtorchbeast.errors import cause
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.sockets import check_owner
 from libtorchbeast.rpcenv.tls import Tls
-from libtorchbeast.spec import Actions, Spec, is_number, is_set
+from libtorchbeast.spec import Actions, Spec, check_action_mask, is_number, is_row_key, is_set
 from libtorchbeast.workers import Reminder, SilenceTimer
 
 if TYPE_CHECKING:
@@ -35,12 +35,17 @@ def spec_of(description: "Description") -> Spec:
     for name, (shape, dtype) in numbers.items():
         if (tuple(shape), dtype) != ((), "float32"):
             raise UserError(f"{description.name}: {name}: expected float32[], seen {dtype}{shape}")
+    observations = {k: leaf for k, leaf in leaves.items() if k not in numbers}
+    for name in filter(is_row_key, observations):
+        raise UserError(f"{description.name}: the observation {name!r} has the name of a row's key")
+    actions = Actions(description.action_kind, tuple(description.action_sizes))
+    check_action_mask(observations, actions)
     return Spec(
         name=description.name,
         num_envs=description.num_envs,
-        observations={k: leaf for k, leaf in leaves.items() if k not in numbers},
+        observations=observations,
         numbers=tuple(numbers),
-        actions=Actions(description.action_kind, tuple(description.action_sizes)),
+        actions=actions,
         frames_per_step=description.frames_per_step,
         stacks=description.stacks,
         sets={k: n for k, n in description.sets.items() if is_set(n, leaves[k][0])},

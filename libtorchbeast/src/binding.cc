@@ -245,20 +245,13 @@ py::dict ObservationsOf(const Spec& spec) {
   return leaves;
 }
 
-py::dict StacksOf(const Spec& spec) {
-  py::dict stacks;
+// Of the leaves for which `number` is more than `least`.
+py::dict NumbersOf(const Spec& spec, int64_t Leaf::* number, int64_t least) {
+  py::dict numbers;
   for (const Leaf& leaf : spec.observations) {
-    if (leaf.stack > 1) stacks[py::str(leaf.name)] = leaf.stack;
+    if (leaf.*number > least) numbers[py::str(leaf.name)] = leaf.*number;
   }
-  return stacks;
-}
-
-py::dict SetsOf(const Spec& spec) {
-  py::dict sets;
-  for (const Leaf& leaf : spec.observations) {
-    if (leaf.set_size > 0) sets[py::str(leaf.name)] = leaf.set_size;
-  }
-  return sets;
+  return numbers;
 }
 
 void BindPool(py::module_& m) {
@@ -272,8 +265,10 @@ void BindPool(py::module_& m) {
       .def_readonly("name", &Spec::name)
       .def_property_readonly("row_bytes", &Spec::row_bytes)
       .def_property_readonly("observations", &ObservationsOf)
-      .def_property_readonly("stacks", &StacksOf)
-      .def_property_readonly("sets", &SetsOf);
+      .def_property_readonly("stacks",
+                             [](const Spec& spec) { return NumbersOf(spec, &Leaf::stack, 1); })
+      .def_property_readonly("sets",
+                             [](const Spec& spec) { return NumbersOf(spec, &Leaf::set_size, 0); });
 
   py::class_<StreamMonitor::Status>(m, "Status", "The state of an actor's stream.")
       .def_readonly("address", &StreamMonitor::Status::address)

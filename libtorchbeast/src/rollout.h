@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -185,8 +186,8 @@ class Rollout {
       if (size != N_) {
         throw Mismatch(field.name, std::to_string(N_) + " values", std::to_string(size));
       }
+      CheckFinite(field.name, step.*field.span);
     });
-    ForEachStepField([&](const auto& field) { CheckFinite(field.name, step.*field.span); });
     CheckObservations(step.observations);
   }
 
@@ -209,7 +210,7 @@ class Rollout {
       const int64_t bytes = N_ * leaf.wire_bytes();
       const bool of_game = leaf.name.rfind("game/", 0) == 0;
       if (!of_game && !AllFinite(leaf.dtype, observations.substr(0, bytes))) {
-        throw Mismatch(leaf.name, "finite numbers", "others");
+        throw Mismatch(leaf.name, "finite numbers of float32", "others");
       }
       if (leaf.name == "discount" && bytes == N_ * static_cast<int64_t>(sizeof(float))) {
         std::vector<float> values(N_);
@@ -227,13 +228,20 @@ class Rollout {
     }
   }
 
-  // In infinities and NaNs, all bits of the exponent are ones.
+  // In infinities and NaNs, all bits of the exponent are ones. A float64 must also be finite in
+  // float32, in which networks compute.
   static bool AllFinite(DType dtype, std::string_view memory) {
     if (dtype.kind == Kind::kBFloat) return NoneHasAll<uint16_t>(0x7f80, memory);
     if (dtype.kind != Kind::kFloat) return true;
     if (dtype.bits == 16) return NoneHasAll<uint16_t>(0x7c00, memory);
     if (dtype.bits == 32) return NoneHasAll<uint32_t>(0x7f800000, memory);
-    return NoneHasAll<uint64_t>(0x7ff0000000000000, memory);
+    bool fit = true;
+    for (size_t i = 0; i + sizeof(double) <= memory.size(); i += sizeof(double)) {
+      double x;
+      std::memcpy(&x, memory.data() + i, sizeof(x));
+      fit &= std::abs(x) <= std::numeric_limits<float>::max();
+    }
+    return fit;
   }
 
   // Whether none of the numbers in `memory` has all bits of `mask`.

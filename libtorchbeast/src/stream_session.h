@@ -35,7 +35,7 @@ class StreamSession {
   using Milliseconds = std::chrono::milliseconds;
 
   struct Options {
-    Spec spec;                  // what every server must have, with any number of environments
+    Spec spec;                  // what a server must have; num_envs 0: any number
     int64_t unroll_length = 1;  // T
     Arrays initial_core_state;  // [layers, 1, ...]; every environment begins with it
     Milliseconds step_timeout{60'000};

@@ -19,7 +19,7 @@ class StreamError : public std::runtime_error {
   StreamError(const std::string& code, const std::string& text)
       : std::runtime_error(code + ": " + text),
         is_away_(code == "UNAVAILABLE" || code == "DEADLINE_EXCEEDED" || code == "CANCELLED") {}
-  // True if no server answered. False if a server answered and something was wrong.
+  // True if no server answered in time. False if one answered and something was wrong.
   bool is_away() const { return is_away_; }
 
  private:

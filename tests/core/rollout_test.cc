@@ -254,17 +254,18 @@ TEST_CASE("decoder: floats of observations are finite, whatever their width") {
     DType dtype;
     uint64_t infinite, nan, largest;
   } cases[] = {{kFloat32, 0xff800000, 0x7fc00001, 0x7f7fffff},
-               {{Kind::kFloat, 64}, 0x7ff0000000000000, 0x7ff8000000000000, 0xffefffffffffffff},
+               {{Kind::kFloat, 64}, 0x7ff0000000000000, 0x7ff8000000000000, 0xc7efffffe0000000},
                {{Kind::kFloat, 16}, 0x7c00, 0xfe00, 0x7bff},
                {{Kind::kBFloat, 16}, 0x7f80, 0x7fc0, 0xff7f}};
   for (const auto& [dtype, infinite, nan, largest] : cases) {
     const std::string expected =
-        "INVALID_ARGUMENT: a Step's x: expected finite numbers, seen others";
+        "INVALID_ARGUMENT: a Step's x: expected finite numbers of float32, seen others";
     CHECK(error_of(dtype, infinite) == expected);
     CHECK(error_of(dtype, nan) == expected);
     CHECK(error_of(dtype, largest) == "");
   }
   CHECK(error_of({Kind::kInt, 64}, ~uint64_t{0}) == "");
+  CHECK(error_of({Kind::kFloat, 64}, 0x47effffff0000000) != "");  // infinite in float32
 }
 
 TEST_CASE("decoder: the first Step must be the first of its episodes") {
