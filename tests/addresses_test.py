@@ -30,6 +30,7 @@ def test_parses(text, expected):
         ("[::g]:5000", r"expected \[IPv6\]:port, seen '\[::g\]:5000'"),
         ("a:0", "^--server_addresses: expected a port from 1 to 65535, seen '0' in 'a:0'$"),
         ("a:http", "expected a port from 1 to 65535, seen 'http'"),
+        ("a:" + "7" * 5000, "expected a port from 1 to 65535, seen '7777"),
         ("a:7-65536", "expected a port from 1 to 65535, seen '65536' in 'a:7-65536'"),
         ("a:7-7,b:6-5", "in rising order, seen 'b:6-5'"),
         ("a:5-7,a:6", "seen a:6 twice"),

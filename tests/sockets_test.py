@@ -97,6 +97,12 @@ def test_the_socket_of_a_living_server_is_refused_and_that_of_a_dead_one_is_not(
         pass
 
 
+@pytest.mark.parametrize("address", ["a..b:5000", "unix:no/such/folder"])
+def test_an_address_that_cannot_be_is_named(address):
+    with pytest.raises(UserError, match=f"^Cannot listen on {address}: "), claimed(address):
+        pass
+
+
 def test_of_servers_that_start_at_once_one_has_the_socket_and_keeps_it(tmp_path):
     address, number = f"unix:{tmp_path}/s", 4
 

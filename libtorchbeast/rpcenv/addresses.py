@@ -2,6 +2,7 @@
 """Addresses of environment servers, as gRPC writes them: `unix:/path`, `host:port`."""
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterable
 
 from libtorchbeast.flags import UserError
@@ -14,8 +15,8 @@ def parse_addresses(text: str) -> list[str]:
     """Splits comma-separated addresses; a range of ports gives one address for each of its ports.
     Raises UserError, which says what was seen and what was expected."""
     addresses = [address for part in text.split(",") for address in _parse_one(part.strip())]
-    for i, address in enumerate(addresses):
-        if address in addresses[:i]:
+    for address, times in Counter(addresses).most_common(1):
+        if times > 1:
             raise _wrong("each address once", f"{address} twice in {text!r}")
     return addresses
 
@@ -70,7 +71,7 @@ def _checked_path(address: str) -> str:
 
 
 def _port(text: str, address: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= 65535):
         raise _wrong("a port from 1 to 65535", f"{text!r} in {address!r}")
     return int(text)
 

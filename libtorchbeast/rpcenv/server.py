@@ -92,10 +92,10 @@ class Server:
         self._watchdog = Watchdog(address, self._timers, sign_of_life, step_timeout / 4)
         self._health = HealthServicer()
         self._health.set(SERVICE, HealthCheckResponse.SERVING)
+        self._failed_at: set[str] = set()  # the tracebacks of streams, without the errors' texts
         self._changed = threading.Condition()  # protects the three below
         self._streams: set[Stream] = set()
         self._numbers = itertools.count()  # of the streams to come
-        self._failed_at: set[str] = set()  # the tracebacks of streams, without the errors' texts
         self._stopping = False
         with contextlib.ExitStack() as cleanup:
             self._environments = EnvironmentMaker(make_environment)

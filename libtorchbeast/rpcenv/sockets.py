@@ -63,7 +63,7 @@ def claimed(address: str) -> Iterator[None]:
                 _check_socket(path)
             else:
                 _check_port(address)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
             why = IN_USE if isinstance(error, BlockingIOError) else error
             raise UserError(f"Cannot listen on {address}: {why}") from error
         yield
