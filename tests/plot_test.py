@@ -87,14 +87,6 @@ def test_an_evaluation_is_drawn_at_the_step_of_its_weights(tmp_path):
         assert curve[2:] == ([7.0], [15.0], [60.0], [0.2])
 
 
-def test_smooth_is_a_trailing_mean(tmp_path, figures):
-    run = make_run(tmp_path, "run", [0, 2, 4, 9])
-    (line,) = plot([run], "plot.png", smooth=2)
-    assert line.mean.y == [0, 1, 3, 6.5]
-    with pytest.raises(ValueError, match="--smooth must be at least 1, not 0"):
-        plot([run], "plot.png", smooth=0)
-
-
 def test_a_run_without_a_game_is_named_and_left_out(tmp_path, figures, caplog):
     make_run(tmp_path, "young", ["", ""])
     make_run(tmp_path, "old", [1.0])

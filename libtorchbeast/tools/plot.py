@@ -2,7 +2,7 @@
 r"""Plots the returns of one or many runs over steps, frames and hours (below one: minutes).
 
     python -m libtorchbeast.tools.plot ~/logs/torchbeast/latest
-    python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
+    python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png
     python -m libtorchbeast.tools.plot SAVEDIR --groups           # a line and a band for each group
     python -m libtorchbeast.tools.plot SAVEDIR --groups --panel_by 'MinAtar-\w+-v1_?' --out fig.pdf
 
@@ -23,7 +23,6 @@ A mean_eval_return is drawn at the step of the weights that played, which is bef
 import difflib
 import logging
 import re
-import statistics
 import sys
 import textwrap
 from collections import Counter
@@ -78,7 +77,6 @@ def plot(
     paths: Sequence[str],
     out: str,
     y: str = "mean_game_return",
-    smooth: int = 1,
     group_by: str | None = None,
     interval: bool = False,
     panel_by: str | None = None,
@@ -89,7 +87,6 @@ def plot(
     or ValueError, whose text says what cannot be drawn and why.
 
     Args:
-        smooth: each point is the mean of this many rows: its own and those before it.
         group_by: a regular expression that names a run's group (see `group_name`). None draws
             every run by itself.
         interval: the band of a group is the 95 % interval of its mean, instead of its range.
@@ -97,10 +94,7 @@ def plot(
             what is left of the name is its name there. None makes a panel of all lines.
         x: steps, frames or hours. None makes a panel for each of them, or with `panel_by` steps.
     """
-    if smooth < 1:
-        raise ValueError(f"--smooth must be at least 1, not {smooth}")
     curves = _read_curves(paths, y)
-    curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by, interval)
     lines = [line._replace(name=readable(line.name)) for line in lines]
     label = ", ".join(map(_in_words, drawn_columns(lines)))
@@ -200,11 +194,6 @@ def read_curve(path: Path, y: str) -> Curve:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Curve(path, y, *([point[i] for point in points] for i in range(4)))
-
-
-def _smoothed(values: list[float], rows: int) -> list[float]:
-    windows = (values[max(0, i - rows) : i] for i in range(1, len(values) + 1))
-    return [statistics.fmean(window) for window in windows]
 
 
 def _runs(curves: list[Curve]) -> list[Line]:
@@ -357,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         group_by = flags.group_by or (SEED if flags.groups else None)
         labels = flags.labels.split(",") if flags.labels else []
         shown = dict(interval=flags.interval, panel_by=flags.panel_by, x=flags.x, labels=labels)
-        lines = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, **shown)
+        lines = plot(flags.paths, flags.out, flags.y, group_by, **shown)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
     names = ", ".join(line.name for line in lines)
@@ -372,8 +361,6 @@ def make_parser() -> Parser:
     add("paths", nargs="+", metavar="PATH", help=paths)
     add("--out", default="plot.png", help="The picture to write: .png, .pdf or .svg.")
     add("--y", default="mean_game_return", help="The column to draw.")
-    add("--smooth", type=int, default=1, metavar="K",
-        help="Draw each point as the mean of K rows.")
     add("--groups", action="store_true", help="Draw groups of runs, as explained above.")
     add("--group_by", metavar="REGEX",
         help="Draw groups of runs. REGEX is searched in PARENT/NAME of each run, and the text that "
