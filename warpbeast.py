@@ -250,7 +250,7 @@ def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:
         yield from divide(rollout | read, flags.batch_size)
 
 
-def divide(rollout: Rollout, batch_size: int):
+def divide(rollout: Rollout, batch_size: int) -> Iterator[Rollout]:
     """Yields parts of a rollout, each of `batch_size` columns. They share its memory."""
     for first in range(0, rollout["reward"].shape[1], batch_size):
         yield {name: tensor[:, first : first + batch_size] for name, tensor in rollout.items()}

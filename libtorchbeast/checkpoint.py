@@ -277,7 +277,7 @@ class RunCheckpoints:
     Attributes:
         errors: how many times saving has failed.
         saved_updates: the number of updates in the newest checkpoint.
-        best_score: the mean return with which the weights in model.best.tar were evaluated.
+        best_score: the mean return, or in self-play the rating, of the weights in model.best.tar.
     """
 
     def __init__(self, path: str, identity: dict[str, Any], enabled: bool):

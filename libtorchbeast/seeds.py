@@ -33,8 +33,8 @@ def seeded(
     batch: int = 0,
 ) -> Callable[[], Any]:
     """Returns a function that calls `create_env` with two more flags. For environment i of
-    `num_envs`, `env_seed` is the seed of its first reset, `seed` (by default --seed) + i, in range,
-    and `env_index` its number in the run, `batch` * `num_envs` + i.
+    `num_envs`, `env_seed` is `seed` (by default --seed) + i, in range, and `env_index` its number
+    in the run, `batch` * `num_envs` + i.
 
     Args:
         batch: the number of these environments' actor or stream, which no other has.

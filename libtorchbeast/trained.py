@@ -64,13 +64,14 @@ class Agent:
         row = {k: checked_leaf(k, arrays[k], (B, *s), dtype) for k, (s, dtype) in parts.items()}
         row = {k: np.require(x, None, ["C", "W"]) for k, x in row.items()}  # as torch needs it
         self.spec.check_sets(row)
+        for name, x in {"reward": reward, "done": done}.items():
+            if np.shape(x) not in ((), (B,)):
+                raise UserError(f"{name}: expected one or [{B}] of them, seen {brief(x)}")
         done = np.broadcast_to(np.logical_or(state is None, done), B).copy()
         zeros = self.spec.actions.zeros(B)
         core_state, last = state or (models.initial_state(self.net, B), zeros)
         if reward is None and not done.all():
             raise UserError("expected the last action's reward beside the state, seen None")
-        if np.shape(reward) not in ((), (B,)):
-            raise UserError(f"expected a reward, or [{B}] of them, seen {brief(reward)}")
         told = np.broadcast_to(0.0 if reward is None else reward, B)
         reward = checked_rewards([0.0 if new else x for x, new in zip(told, done, strict=True)])
         row |= {"reward": reward.astype(np.float32), "done": done}

@@ -96,8 +96,10 @@ def test_an_agent_acts_for_many_at_once(tmp_path, as_before):
     for wrong in ([0.0, np.nan, 0.0], [0.0, 1e39, 0.0], "1"):
         with pytest.raises(UserError, match="Reward: expected a finite number, seen"):
             agent.act(flipped, many, wrong)
-    with pytest.raises(UserError, match=r"expected a reward, or \[3\] of them, seen \[0.0, 0.0\]"):
+    with pytest.raises(UserError, match=r"reward: expected one or \[3\] of them, seen .0.0, 0.0"):
         agent.act(flipped, many, [0.0, 0.0])
+    with pytest.raises(UserError, match=r"done: expected one or \[3\] of them, seen .True, False"):
+        agent.act(flipped, many, rewards, done=[True, False])
     with pytest.raises(UserError, match=r"expected the parts .*'hand', .* seen \['frame'\]"):
         agent.act(hands)
     with pytest.raises(UserError, match=r"'hand': expected float32\[1, 3\], seen float32\[1, 2\]"):

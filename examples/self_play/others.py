@@ -25,10 +25,11 @@ class VersusMcts(Versus):
 
     def __init__(self, simulations: int):
         super().__init__(depth=0)
+        self.bot: Any = None
         self.simulations, self.rules = simulations, pyspiel.load_game("connect_four")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None or self.game == 0:
+        if seed is not None or self.bot is None:
             draws = np.random.RandomState(seed)
             rollouts = mcts.RandomRolloutEvaluator(n_rollouts=1, random_state=draws)
             self.bot = mcts.MCTSBot(self.rules, 2.0, self.simulations, rollouts, random_state=draws)

@@ -57,8 +57,8 @@ class Inputs:
             self._shapes = {name: (tuple(x.shape), x.dtype) for name, x in tensors.items()}
             return to_device((rows, state), self._device)
         B = len(batch)
-        sizes = {name: (T, B, *rest) for name, ((T, _, *rest), _) in self._shapes.items()}
-        slab = Slab({name: (sizes[name], x[1]) for name, x in self._shapes.items()}, self._device)
+        own = self._shapes.items()
+        slab = Slab({k: ((T, B, *rest), dtype) for k, ((T, _, *rest), dtype) in own}, self._device)
         batch.get_inputs(_pair(slab))
         return _pair(slab.to(self._device))
 

@@ -253,7 +253,7 @@ class Ranks:
             if now > stop_by:
                 self.pulse.fail(f"{late} has not stopped within {STOP_S:g} s")
             if now > remind_at:
-                remind_at += now - remind_at + self._timeout
+                remind_at = now + self._timeout
                 logger.warning("The ranks have waited long for a batch of %s.", late)
         self.pulse.waits = False
 
