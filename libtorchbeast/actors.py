@@ -296,8 +296,8 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
     """Checks that memory suffices, before the run writes anything. Raises UserError, which says how
     much is needed and how much there is, if it does not."""
     in_order = flags.num_actors == 0
-    needed = shared_memory.required_bytes(shapes if in_order else slot_shapes(flags, shapes))
-    shared_memory.require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)
+    slots = shared_memory.required_bytes(shapes if in_order else slot_shapes(flags, shapes))
     columns = flags.num_learner_threads * ranks.share(flags.batch_size)
     batches = columns * shared_memory.required_bytes(shapes) // flags.envs_per_actor
-    shared_memory.require_memory(flags, "batch_size", batches)
+    name = "unroll_length" if in_order else "num_buffers"
+    shared_memory.require_memory(flags, {name: slots, "batch_size": batches})

@@ -106,13 +106,14 @@ def available_bytes() -> int:
     return min(limits)
 
 
-def require_memory(flags: Flags, name: str, needed: int) -> None:
-    """Raises UserError, which asks for a smaller --`name`, unless `needed` bytes are available."""
-    available, MiB = available_bytes(), 2**20
-    needs = f"{needed / MiB:,.0f} MiB of memory would be needed"
+def require_memory(flags: Flags, needed: dict[str, int]) -> None:
+    """Raises UserError, which asks for less of the flag that needs most, unless the bytes that the
+    flags need are available together."""
+    available, total, MiB = available_bytes(), sum(needed.values()), 2**20
+    needs = f"{total / MiB:,.0f} MiB of memory would be needed"
     has = f"{available / MiB:,.0f} MiB are available"
     expected = f"a smaller number, or fewer environments: {needs}, {has}"
-    require(flags, name, needed < available, expected)
+    require(flags, max(needed, key=lambda flag: needed[flag]), total < available, expected)
 
 
 def require_stream_memory(
@@ -130,9 +131,8 @@ def require_stream_memory(
     """
     column = (flags.unroll_length + 1) * description.row_bytes + sum(t.nbytes for t in core_state)
     rollouts = 2 * flags.num_actors  # each stream fills one while the one before waits
-    columns = rollouts * description.num_envs + flags.batch_size
-    name = "replay_capacity" if replay else "unroll_length"
-    require_memory(flags, name, columns * column + replay)
+    needed = {"replay_capacity": replay, "batch_size": flags.batch_size * column}
+    require_memory(flags, needed | {"unroll_length": rollouts * description.num_envs * column})
     return (available_bytes() - replay) // rollouts
 
 

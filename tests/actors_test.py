@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import monobeast
-from libtorchbeast import models, opening, recipes
+from libtorchbeast import models, opening, recipes, shared_memory
 from libtorchbeast.actors import ActorMemory, check_limits
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
@@ -122,6 +122,22 @@ def test_batches_that_do_not_fit_into_memory_are_refused():
     check_limits(flags, shapes)
     with pytest.raises(UserError, match=r"^--batch_size 10+: expected a smaller number"):
         check_limits(replace(flags, batch_size=10**12), shapes)
+
+
+@pytest.mark.parametrize("words, slots, name", [
+    (f"--batch_size {2 * N}", 1, "batch_size"),
+    ("--batch_size 1", 1, "unroll_length"),
+    (f"--num_actors 1 --num_buffers {9 * N} --batch_size {2 * N}", 9, "num_buffers"),
+])  # fmt: skip
+def test_rollouts_and_batches_must_fit_into_memory_together(monkeypatch, words, slots, name):
+    flags, _, shapes = describe(make_flags(*words.split()))
+    rollout = shared_memory.required_bytes(shapes)
+    needed = slots * rollout + flags.batch_size * rollout // N
+    monkeypatch.setattr(shared_memory, "available_bytes", lambda: needed)
+    with pytest.raises(UserError, match=f"^--{name} [0-9]+: expected a smaller number"):
+        check_limits(flags, shapes)
+    monkeypatch.setattr(shared_memory, "available_bytes", lambda: needed + 1)
+    check_limits(flags, shapes)
 
 
 def test_shapes_are_learned_from_one_environment(monkeypatch):

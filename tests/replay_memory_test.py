@@ -56,6 +56,9 @@ def test_the_buffer_and_the_rollouts_must_fit_together(monkeypatch):
     assert shared_memory.require_stream_memory(flags, DESCRIPTION, STATE) == replay // 4
     with pytest.raises(UserError, match="^--replay_capacity 10000: expected a smaller number"):
         shared_memory.require_stream_memory(flags, DESCRIPTION, STATE, replay)
+    with pytest.raises(UserError, match="^--batch_size 1000000: expected a smaller number"):
+        more = replace(flags, batch_size=10**6)
+        shared_memory.require_stream_memory(more, DESCRIPTION, STATE, replay)
     del available[0]
     assert shared_memory.require_stream_memory(flags, DESCRIPTION, STATE, replay) == replay // 4
 
