@@ -175,6 +175,20 @@ def test_slots_do_not_overlap(monkeypatch):
         sweep.make_slots(1, 1, 1)
 
 
+@pytest.mark.parametrize("script, gpus", [("echo 0; echo 1", 2), ("echo it failed; exit 9", 0)])
+def test_gpus_are_those_that_nvidia_smi_lists_unless_it_fails(tmp_path, monkeypatch, script, gpus):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    if gpus:
+        assert sweep.make_slots(1, 1, 1) == [([0], ["0"]), ([1], ["1"])]
+    else:
+        with pytest.raises(UserError, match="a run needs 1 cores and 1 GPUs; there are 2 and 0"):
+            sweep.make_slots(1, 1, 1)
+
+
 def test_a_run_has_its_slot(tmp_path, monkeypatch, complete):
     """The fake program prints the cores and GPUs that it may use. A run above has one core."""
     cores = sorted(os.sched_getaffinity(0))
@@ -230,8 +244,8 @@ def test_a_signal_between_two_looks_at_it_stops_the_runs_too(tmp_path, monkeypat
     process = mock.Mock(returncode=0, poll=lambda: next(ends, 0))
     launcher = sweep.Launcher([], [sweep.Slot([0], [])], retries=0)
     launcher.running[Run(tmp_path / "seed1", {}, [])] = launcher.free.pop(), process
-    launcher.work(workers.PipeEvent(), [])
-    assert process.terminate.called
+    launcher.work(workers.PipeEvent(), ["SIGHUP", "SIGHUP"])  # as from a terminal that is closed
+    assert process.terminate.called and not process.kill.called
 
 
 def test_a_second_signal_kills_runs_that_do_not_end(tmp_path):

@@ -72,8 +72,8 @@ def _gpus() -> list[str]:
     listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
         command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-        with contextlib.suppress(OSError):
-            listed = subprocess.run(command, capture_output=True, text=True).stdout
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # no driver, or no GPU
+            listed = subprocess.check_output(command, text=True)
     return re.findall(r"[^\s,]+", listed)
 
 
@@ -91,7 +91,7 @@ class Launcher:
 
     def work(self, stop: workers.PipeEvent, signals: list[str]) -> None:
         """Returns when each run is complete or given up, or has stopped because `stop` was set. A
-        second of the `signals` kills the runs that have not."""
+        second SIGINT among the `signals` kills the runs that have not."""
         stopping = False
         while self.running or (self.waiting and not stopping):
             if not stopping:
@@ -103,7 +103,7 @@ class Launcher:
                 say("A second Ctrl-C kills the runs that take too long.")
                 for _, process in self.running.values():
                     process.terminate()
-            for _, process in self.running.values() if len(signals) > 1 else ():
+            for _, process in self.running.values() if signals.count("SIGINT") > 1 else ():
                 process.kill()
             for run, (slot, process) in list(self.running.items()):
                 if process.poll() is not None:
