@@ -306,7 +306,7 @@ class RunCheckpoints:
             self.best_score, self._opponents = best["mean_eval_return"], _opponents(best)
         except FileNotFoundError:
             pass
-        except (CheckpointError, OSError) as error:
+        except (CheckpointError, OSError, KeyError) as error:
             logger.error("The next evaluation replaces a checkpoint that is not usable: %s", error)
         return state
 

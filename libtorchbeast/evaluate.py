@@ -345,9 +345,8 @@ class Evaluator:
 
     def _result(self) -> dict[str, float]:
         assert self._process is not None
-        is_late = time.monotonic() > self._started + LONGEST_EVALUATION_S
         if not self._process.has_message():
-            if is_late:
+            if time.monotonic() > self._started + LONGEST_EVALUATION_S:
                 self._give_up(f"has not ended within {LONGEST_EVALUATION_S:g} s and is killed")
             return {}
         message = self._process.receive() or workers.in_words(self._process.end(1.0)).encode()

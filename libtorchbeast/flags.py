@@ -376,7 +376,7 @@ def _run(parser: Parser) -> None:
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",
         help="Time between two checkpoints. A run also saves one when it ends.")
-    add("--keep_checkpoints_every", type=whole(0), default=0, metavar="STEPS",
+    add("--keep_checkpoints_every", type=whole(0, MAX_STEPS), default=0, metavar="STEPS",
         help="Keep the weights of every so many steps in SAVEDIR/XPID/kept. 0 keeps none.")
     add("--keep_checkpoints", type=whole(1), default=20, metavar="FILES",
         help="How many of these files there are at most. Then the oldest is deleted for a new one.")

@@ -129,7 +129,7 @@ class Optimizer:
             self._steps += 1
             if self._without and self._steps == NAMED_AFTER:
                 named = ", ".join(self._names[i] for i in self._without)
-                logger.warning("Parameters without a gradient since the run began: %s", named)
+                logger.warning("Parameters without a gradient since this start: %s", named)
 
     def _take(self, gradients: Gradients) -> None:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):

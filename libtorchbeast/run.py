@@ -226,7 +226,7 @@ class RunState:
             if "between_barriers" not in state:
                 raise UserError(f"{self.checkpoints.path}: of a version up to 0.6; use --init_from")
             self.learner.load_state_dict(state)
-            self._resumed = state
+            self._resumed = {k: x for k, x in state.items() if k not in ("model", "optimizer")}
             return state["step"]
         if self.flags.init_from is not None:
             net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))

@@ -4,6 +4,7 @@
 import logging
 import os
 import random
+import shutil
 from pathlib import Path
 from signal import SIGINT  # an enum's member
 
@@ -250,6 +251,9 @@ def test_the_best_weights_are_kept_over_a_resume(path, caplog):
     assert "model.best.tar: damaged" in caplog.text
     third.save_if_best(4.0, evaluated(9))
     assert best(path) == (9, 4.0, "Pong")
+    shutil.copy(path, path.replace("model.tar", "model.best.tar"))  # to play it with --best
+    resumed(path).save_if_best(2.0, evaluated(10))
+    assert best(path) == (10, 2.0, "Pong")
 
 
 @pytest.mark.parametrize("flags", [{"eval_env": "Other-v0"}, {"past_share": 0.5}])

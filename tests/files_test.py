@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from libtorchbeast.flags import UserError
-from libtorchbeast.loggers.files import RunInUse, hold
+from libtorchbeast.loggers.files import LineFile, RunInUse, hold
 from tests.support.processes import GUARD_S, ROOT
 from tests.support.run_files import file_size_limit, writer
 
@@ -67,6 +67,19 @@ def test_out_log_takes_every_module_s_messages(tmp_path):
     (line,) = (files.path / "out.log").read_text().splitlines()
     assert line.endswith("INFO some.fork: a message of 7") and line[:2] == "20"
     assert (logging.getLogger().handlers, logging.getLogger().level) == (handlers, level)
+
+
+def test_a_log_that_is_emptied_meanwhile_goes_on_from_its_beginning(tmp_path):
+    """By `> out.log`, or by a program that copies and empties logs."""
+    file = LineFile(tmp_path / "out.log")
+    for i in range(3):
+        file.write(f"line {i}\n")
+    (tmp_path / "out.log").write_text("")
+    file.write("line 3\n")
+    (tmp_path / "out.log").open("a").write("half a li")  # which this file did not write
+    file.write("line 4\n")
+    file.close()
+    assert (tmp_path / "out.log").read_text() == "line 3\nline 4\n"
 
 
 DISK = """

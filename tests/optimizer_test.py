@@ -208,5 +208,5 @@ def test_a_parameter_without_a_gradient_is_named_once(caplog):
     one = optimizer_of(*grouped())
     for _ in range(2 * NAMED_AFTER):
         one.take([*(torch.zeros_like(p) for p in one.parameters[:-1]), None])
-    text = "Parameters without a gradient since the run began: guess.bias"
+    text = "Parameters without a gradient since this start: guess.bias"
     assert caplog.text.count(text) == caplog.text.count("without a gradient") == 1

@@ -92,6 +92,15 @@ def test_what_else_a_checkpoint_has_is_saved_though_there_is_no_new_update(tmp_p
     assert not state.is_unsaved() and load(tmp_path / "run")["replay"] == {"blocks": 4}
 
 
+def test_a_resumed_run_keeps_no_second_copy_of_its_weights(tmp_path):
+    for steps in (80, 160):
+        flags = parse(*IN_ORDER, "--total_steps", steps, "--savedir", tmp_path, "--xpid", "run")
+        state = monobeast.train(flags).state
+    assert {"stats", "hours"} <= state._resumed.keys()
+    assert not {"model", "optimizer"} & state._resumed.keys()
+    assert load(tmp_path / "run")["step"] >= 160
+
+
 def test_weights_and_biases_is_missed_before_the_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     assert refusal(tmp_path, *IN_ORDER, "--wandb") == "monobeast: error: --wandb: pip install wandb"

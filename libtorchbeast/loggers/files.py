@@ -41,7 +41,7 @@ def hold(run: str | Path):
         RunInUse: another living process holds the lock.
         UserError: the folder cannot be made or written.
     """
-    run, name = Path(run).expanduser(), f"{os.getpid()}\n".encode()
+    run, name = Path(run), f"{os.getpid()}\n".encode()
     with contextlib.ExitStack() as stack:
         try:
             run.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ class LineFile:
     def write(self, line: str) -> None:
         """Appends a line that ends in a newline. Raises OSError if it could not be written."""
         data = line.encode()
-        self._file.truncate(self._size)
+        self._size = self._file.truncate(min(self._size, self._file.seek(0, os.SEEK_END)))
         if self._file.write(data) != len(data):
             raise OSError(errno.ENOSPC, "only part of a line could be written", self._file.name)
         self._size += len(data)
