@@ -356,8 +356,7 @@ def train(flags: Flags) -> Run:
         replay = replay_memory(flags, spec, state)
         max_bytes = require_stream_memory(flags, servers.description, state, replay)
         device = torch.device(flags.learner_device)
-        batch_columns = {"chance": torch.float32}
-        run = Run(flags, spec, net, device, player, targets, loss, batch_columns)
+        run = Run(flags, spec, net, device, player, targets, loss, {"chance": torch.float32})
         if "priorities" not in run.vectors:
             said = "expected priorities [B] among them, with which the replay draws sequences"
             raise UserError(f"loss() returned the vectors {[*run.vectors]}; {said}")

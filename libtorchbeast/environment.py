@@ -217,7 +217,7 @@ class _VectorSource:
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
         actions = to_space(actions, self._env.single_action_space)
-        observation, reward, terminated, truncated, info = self._env.step(actions)
+        observation, reward, terminated, truncated, info = _step(self._env, actions)
         own = told_in(info)
         if "reward" in own:  # of a reset that was a step, whose ends the vector has not noticed
             raise UserError(

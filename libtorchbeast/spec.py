@@ -147,7 +147,8 @@ class Spec:
         if not self.groups:
             return self
         parts = self.observations.items()
-        own = {k: (s[1:], d) for k, (s, d) in parts if k.partition("/")[2] not in ROW_FIELDS}
+        hidden = {*ROW_FIELDS, "loss"}
+        own = {k: (s[1:], d) for k, (s, d) in parts if [*k.split("/"), ""][1] not in hidden}
         return dataclasses.replace(self, observations=own)
 
     @functools.cached_property
@@ -217,8 +218,8 @@ class Spec:
         """The observations of integers with more than 8 bits, which nothing scales."""
         parts = {k: np.dtype(dtype) for k, (_, dtype) in self.for_nets.observations.items()}
         integers = [k for k, dtype in parts.items() if dtype.kind in "iu" and dtype.itemsize > 1]
-        scaled = {k for k in self.images if parts[k] == np.uint16} | {"action_mask", *self.sets}
-        return [k for k in integers if k not in scaled]
+        others = {k for k in self.images if parts[k] == np.uint16} | {*self.masks, *self.sets}
+        return [k for k in integers if k not in others | {"action_mask"}]
 
     def signature(self) -> dict[str, Any]:
         """Plain data that is equal for two environments if one network can serve both."""

@@ -386,6 +386,7 @@ def test_what_no_environment_tells_is_refused(own):
         ({"reward": ["1", "2"]}, r"expected a finite number, seen '1' \(a str_\) from env.* 0"),
         ({"observation": [[0] * 3, [0, 0, np.nan]]}, "seen nan in 1 of 6 places, first in env.* 1"),
         ({"truncated": ["False", "True"]}, "truncated: expected a bool, seen 'False' .* 0"),
+        ({"a sixth": 0}, r"step\(\) returned 6 values, expected 5 values"),
         ({"observation": np.zeros((1, 3))}, r"expected float32\[2, 3\], seen float64\[1, 3\]"),
         ({"observation": {"x": np.zeros((2, 3))}}, r"expected the parts \['frame'\], seen \['x'\]"),
     ],

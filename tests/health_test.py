@@ -85,6 +85,11 @@ IMAGE = {"screen": ((4, 84, 84), "uint8"), "action_mask": ((9,), "int64")}
 CODES = {"glyphs": ((21, 79), "int16"), "loss/count": ((), "int64"), "stats": ((27,), "int64")}
 EMBED = r"\. The integers of glyphs, stats are never scaled: .* \(docs/fork.md\)\."
 MOMENTS = ("--observation_scaling", "moments")
+AGENTS = {
+    "a/tile": ((2,), "int64"),
+    "a/action_mask": ((2, 3), "int64"),
+    "a/reward": ((2,), "float32"),
+}
 
 
 @pytest.mark.parametrize(
@@ -100,4 +105,11 @@ MOMENTS = ("--observation_scaling", "moments")
 )
 def test_scaling_is_recommended_only_where_it_would_scale(seen, flags, advice, caplog):
     health(BOX, *flags, seen=seen).check(GOOD | {"mean_value": 2103.0})
+    assert re.search(f"Try a smaller --learning_rate{advice}$", caplog.messages[0])
+
+
+def test_what_is_said_of_several_agents_leaves_out_their_rewards_and_masks(caplog):
+    actions = Actions("multi_discrete", (3, 3))
+    health(actions, seen=AGENTS).check(GOOD | {"mean_value": 2103.0})
+    advice = r"\. The integers of a/tile are never scaled: .* \(docs/fork.md\)\."
     assert re.search(f"Try a smaller --learning_rate{advice}$", caplog.messages[0])

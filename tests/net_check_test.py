@@ -251,13 +251,32 @@ def restarts_before_the_first_row_alone(inputs):
     return {"done": inputs["done"] & (torch.arange(len(inputs["done"])) == 0)[:, None]}
 
 
-@pytest.mark.parametrize("change", [mixes_times, restarts_before_the_first_row_alone])
+def centres_times(inputs):
+    return {"frame": inputs["frame"] - inputs["frame"].mean(0, keepdim=True)}
+
+
+def centres_columns(inputs):
+    return {"frame": inputs["frame"] - inputs["frame"].mean(1, keepdim=True)}
+
+
+def sees_the_row_before(inputs):
+    return {"frame": inputs["frame"] + inputs["frame"].roll(1, 0)}
+
+
+CHANGES = [mixes_times, centres_times, centres_columns, sees_the_row_before]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, restarts_before_the_first_row_alone])
 def test_a_network_that_treats_many_rows_otherwise_than_each_is_refused(change):
     text = "^Your network returned other policy_logits for 3 rows at once than for one after"
     for seed in range(10):  # a policy's first logits may be very small
         torch.manual_seed(seed)
         with pytest.raises(UserError, match=text):
             models.make_net(given(change), SPEC, make_flags("--use_lstm"))
+        if change in CHANGES:
+            with pytest.raises(UserError, match=text):
+                models.make_net(given(change, models.VectorNet), SPEC, make_flags())
+        models.make_net(models.VectorNet, SPEC, make_flags())
         models.make_net(monobeast.Net, SPEC, make_flags("--use_lstm"))
 
 

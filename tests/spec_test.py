@@ -92,6 +92,19 @@ def test_the_name_of_a_rows_other_key_or_of_what_a_batch_says_of_columns_is_refu
         flatten_space(space)
 
 
+def test_what_one_agent_sees_has_no_axis_of_agents_no_reward_and_nothing_of_the_loss():
+    own = {"a/frame": ((2, 4), "float32"), "a": ((2, 3), "float32"), "b/b": ((1, 5), "uint8")}
+    other = {"a/reward": ((2,), "float32"), "b/reward": ((1,), "float32")}
+    other |= {
+        "a/done": ((2,), "bool"),
+        "a/loss/count": ((2, 7), "float32"),
+        "b/loss": ((1,), "bool"),
+    }
+    spec = Spec("Some", 1, own | other, Actions("discrete", (2, 2, 2)))
+    seen = {"a/frame": ((4,), "float32"), "a": ((3,), "float32"), "b/b": ((5,), "uint8")}
+    assert spec.of_one_agent.observations == seen
+
+
 def test_a_misfit_says_what_differs():
     spec = Spec("x", 1, {"frame": ((), "int64")}, Actions("discrete", (2,)), sets={"frame": 4})
     assert spec.misfit(spec.signature()) == ""

@@ -35,7 +35,7 @@ class Health:
         width = spec.actions.sizes[0] // agents if spec.actions.kind == "box" else 0
         self._most_entropy = width * (STANDARD_ENTROPY + ENTROPY_MARGIN) if width else math.inf
         self._against_large_inputs = ""
-        if spec.scalable and flags.observation_scaling == "none":
+        if spec.of_one_agent.scalable and flags.observation_scaling == "none":
             self._against_large_inputs = ", or --observation_scaling moments"
         if spec.codes:
             self._against_large_inputs += (
