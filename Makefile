@@ -23,7 +23,7 @@
 #   make mutants        count which small changes of the modules the tests notice; takes hours
 #   make faults         test in full, for hours, what happens after faults; writes results/faults
 #   make soak           train for an hour under random faults; writes results/soak
-#   make gpu            verify and measure everything on a GPU in ten minutes; writes results/gpu;
+#   make gpu            verify and measure everything on a GPU in twelve minutes; writes results/gpu;
 #                       needs no network and no .venv; PYTHON=python3 needs torch 2.11
 #   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes

@@ -163,7 +163,7 @@ def add_acting_flags(parser: Parser) -> None:
     add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
         help="If no server can be reached for this long, the run saves a checkpoint and ends. A "
              "server that is opening its environments at that time is waited for.")
-    add("--num_inference_threads", type=whole(1, 64), default=1,
+    add("--num_inference_threads", type=whole(1, 8), default=1,
         help="Number of inference threads. Each has its own copy of the network.")
     add("--max_learner_queue_size", type=whole(1),
         help="Number of rollouts, each of one environment, that may wait for the learner. When the "

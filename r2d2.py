@@ -106,7 +106,8 @@ class Net(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
             value, advantage = self.value(x.float()), self.advantage(x.float())
         q = value + advantage - advantage.mean(dim=-1, keepdim=True)  # [T, B, A]
-        best = recurrent_q.best_value(models.masked(q, inputs))
+        is_masked = "action_mask" in inputs
+        best = recurrent_q.best_value(models.masked(q, inputs)) if is_masked else q.amax(dim=-1)
         return dict(policy_logits=q, baseline=recurrent_q.unrescale(best)), core_state
 
     target: nn.Module  # made by `for_loss`

@@ -73,7 +73,7 @@ class Optimizer:
         if flags.optimizer == "adam":
             self._own: torch.optim.Optimizer = torch.optim.Adam(**shared, fused=True)
         else:
-            foreach = is_recorded or None  # the default reads the learning rate on the host
+            foreach = is_recorded or None  # torch's own choice may read the rate on the host
             self._own = torch.optim.RMSprop(**shared, foreach=foreach)
         self._own._warned_capturable_if_run_uncaptured = True  # the first steps run without a graph
         known = {"params", *given, *self._own.defaults}

@@ -219,8 +219,8 @@ def past_of_run(net_class: type[nn.Module], spec: Spec, flags: Flags, num_stream
         require(flags, "past_share", not flags.disable_checkpoint, "no --disable_checkpoint")
         require(flags, "past_share", ranks.count() == 1, "one rank")
     net = agents.make_net(net_class, spec, flags) if flags.past_share else nn.Module()
-    net, num_envs = net.to(flags.inference_device), num_streams * spec.num_envs
-    return Past(net, flags.past_share, run_path(flags), num_envs=num_envs)
+    net.to(flags.inference_device).requires_grad_(False)  # else threads share autocast's casts
+    return Past(net, flags.past_share, run_path(flags), num_envs=num_streams * spec.num_envs)
 
 
 def match(net: nn.Module, spec: Spec, flags: Flags) -> Past:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from libtorchbeast.accelerator.devices import copy_to_host
 from libtorchbeast.agents import batches_of_groups
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.net_check import keep_buffers, why_not_finite
@@ -56,7 +57,7 @@ class Skipped:
         """Logs why an update is skipped.
 
         Args:
-            batch: what is kept, on the CPU. None: this rank had no batch.
+            batch: what is kept. None: this rank had no batch.
             part: what the update should have learned from, on the device.
 
         Raises:
@@ -70,8 +71,7 @@ class Skipped:
         if self._dump_dir and (is_last or self.count <= MAX_DUMPS):
             where = os.path.join(self._dump_dir, f"nonfinite-{self.count}.tar")
             try:
-                copies = {k: v.clone() for k, v in batch.items()}  # they may share memory (Slab)
-                torch.save({"batch": copies, "model": self._net.state_dict()}, where)
+                torch.save(copy_to_host({"batch": batch, "model": self._net.state_dict()}), where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
         outputs = self._outputs(part)

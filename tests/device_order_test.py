@@ -4,6 +4,7 @@ Also how many kernels, copies and waits an update and an inference batch cost.""
 
 import copy
 import functools
+import io
 import math
 import types
 
@@ -15,7 +16,7 @@ import polybeast
 import r2d2
 from libtorchbeast import learner, weights
 from libtorchbeast.accelerator import devices, graphs
-from libtorchbeast.accelerator.devices import CPU, Event, device_stream, to_device
+from libtorchbeast.accelerator.devices import CPU, Event, device_stream, tensors_in, to_device
 from libtorchbeast.flags import UserError
 from libtorchbeast.models import add_for_loss, initial_state, make_net
 from libtorchbeast.rollouts import batches
@@ -204,6 +205,9 @@ def test_tensors_of_all_kinds_go_there_and_back_in_one_copy(simulated):
     copy_of_both = devices.copy_to_host({"there": there[0]["bytes"], "here": rows["bytes"]})
     rows["bytes"].zero_()
     assert copy_of_both["here"].tolist() == copy_of_both["there"].tolist() == [*range(7)]
+    copies = tensors_in(devices.copy_to_host(there))
+    assert [x.untyped_storage().nbytes() for x in copies] == [x.nbytes for x in copies]
+    torch.save(copies, io.BytesIO())  # it refuses tensors of several dtypes in one memory
 
 
 # ============================================================================================ costs

@@ -100,6 +100,7 @@ def in_the_default_stream(device, priority=0):
 
 reads = lambda net, x: x if x.sum().item() < 1e9 else None  # a number of the device
 selects = lambda net, x: x if len((x > 0).nonzero()) < 100 else None  # a shape of the device
+puts = lambda net, x: x.clone().index_put_((x > 0,), x.sum())  # as many as the device says
 copies = lambda net, x: x + torch.zeros(2).to(x.device)  # what is made on the host in each call
 counts = lambda net, x: x * net.number  # which depends on how often Python has run
 
@@ -112,6 +113,7 @@ def fails(net, x):  # its own code, where it is recorded, after it has changed i
 OTHERS = {
     "a host read": (dict(first=reads), None, "aten._local_scalar_dense.default is between the"),
     "a shape of the host": (dict(first=selects), None, "aten.nonzero.default is between the host"),
+    "a shape that CUDA asks for": (dict(first=puts), None, "aten.index_put_.default is between"),
     "a copy": (dict(first=copies), None, "aten._to_copy.default is between the host and the dev"),
     "an error of its own": (dict(last=fails), None, "its own error"),
     "a host read that nobody has seen coming": (
@@ -179,13 +181,15 @@ def test_random_numbers_are_drawn_and_graphs_recorded_under_one_lock(simulated):
 
 def test_why_there_is_none(simulated, monkeypatch):
     flags = lambda compiles=False: types.SimpleNamespace(compile=compiles)
-    make = lambda state, **own: types.SimpleNamespace(initial_state=lambda batch_size: state, **own)
+    make = lambda state: type("Own", (nn.Module,), {"initial_state": lambda net, size: state})()
     net, recurrent = make(()), make((torch.zeros(1, 1, 2),))
     assert graphs.why_no_update(net, DEVICE, flags()) == ""
     assert "the network is recurrent" in graphs.why_no_update(recurrent, DEVICE, flags())
     assert graphs.why_no_update(net, DEVICE, flags(True)) == "--compile is given"
-    refuses = make((), has_graphs=False)
-    assert graphs.why_none(refuses, DEVICE, flags()) == "the network has has_graphs = False"
+    refuses = make(())
+    refuses.has_graphs = False
+    for one in (refuses, nn.ModuleDict({"group": refuses})):  # as in Agents
+        assert graphs.why_none(one, DEVICE, flags()) == "the network has has_graphs = False"
     assert graphs.why_none(net, torch.device("mps"), flags()) == "torch has none for mps"
     monkeypatch.delattr(torch.accelerator, "Graph")  # an older torch
     assert graphs.why_none(net, DEVICE, flags()) == "torch has none for sim"

@@ -475,6 +475,14 @@ def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_
         past.match(nn.Module(), monobeast.make_environment(catch).spec, catch)
 
 
+def test_the_pasts_network_needs_no_gradient():
+    """Autocast keeps casts of what does, for all threads, which compute in streams of their own."""
+    flags = flags_of(MATCH, PAST)
+    own = past.past_of_run(monobeast.Net, monobeast.make_environment(flags).spec, flags)
+    parameters = [*own._kept[1].parameters()]
+    assert parameters and not any(x.requires_grad for x in parameters)
+
+
 def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
     other, past, keep = "Lost-v0", "--past_share 0.5", mock.Mock()
     of_turns = SimpleNamespace(numbers=("discount",), groups={})

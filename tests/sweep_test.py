@@ -237,14 +237,16 @@ def test_a_second_launcher_is_refused_and_a_signal_stops_all_runs_with_their_che
     assert counted(tmp_path / "study/seed1") == list(range(1, step + 3))
 
 
-def test_a_signal_between_two_looks_at_it_stops_the_runs_too(tmp_path, monkeypatch):
+@pytest.mark.parametrize("signals", [[], ["SIGHUP"] * 2, ["SIGINT"] * 2])
+def test_a_signal_between_two_looks_at_it_stops_the_runs_too(tmp_path, monkeypatch, signals):
+    """A terminal that is closed, or the program `timeout`, may send two at once."""
     looks = iter([False])  # the signal comes after the first look
     monkeypatch.setattr(workers.PipeEvent, "is_set", lambda self: next(looks, True))
     ends = iter([None, None, None])  # by itself at last
     process = mock.Mock(returncode=0, poll=lambda: next(ends, 0))
     launcher = sweep.Launcher([], [sweep.Slot([0], [])], retries=0)
     launcher.running[Run(tmp_path / "seed1", {}, [])] = launcher.free.pop(), process
-    launcher.work(workers.PipeEvent(), ["SIGHUP", "SIGHUP"])  # as from a terminal that is closed
+    launcher.work(workers.PipeEvent(), signals)
     assert process.terminate.called and not process.kill.called
 
 

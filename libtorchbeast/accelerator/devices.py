@@ -230,8 +230,7 @@ def to_host(*groups: Any) -> list[Any]:
 def copy_to_host(value: Any) -> Any:
     """Copies all tensors in nested dicts, lists and tuples to the CPU, also those that are on the
     CPU already. Waits for the copies."""
-    own = mapped(value, lambda x: x.detach().clone() if x.device.type == "cpu" else x)
-    return to_host(own)[0]
+    return mapped(to_host(value)[0], lambda x: x.detach().clone())  # each with its own storage
 
 
 @functools.cache

@@ -47,7 +47,7 @@ def why_none(net: nn.Module, device: torch.device, flags: argparse.Namespace) ->
     """Why no call of the network is recorded, in words, or ""."""
     if not has_streams(device) or not (_has_own() or device.type == "cuda"):
         return f"torch has none for {device.type}"
-    if not getattr(net, "has_graphs", True):
+    if not all(getattr(module, "has_graphs", True) for module in net.modules()):
         return "the network has has_graphs = False"
     return "--compile is given" if flags.compile else ""
 
@@ -214,10 +214,10 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         is_read = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
-        tensors = tensors_in((args, kwargs, result))
         is_copy = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
-        devices = {x.device for x in tensors if x.dim() or is_copy}
-        if is_read or len(devices) > 1:
+        devices = {x.device for x in tensors_in((args, kwargs, result)) if x.dim() or is_copy}
+        is_put = func is torch.ops.aten.index_put_.default  # x[mask] = y asks for a size
+        if is_read or len(devices) > 1 or (is_put and args[2].device == args[0].device):
             raise RuntimeError(f"{func} is between the host and the device")
         return result
 

@@ -91,19 +91,19 @@ class Launcher:
 
     def work(self, stop: workers.PipeEvent, signals: list[str]) -> None:
         """Returns when each run is complete or given up, or has stopped because `stop` was set. A
-        second SIGINT among the `signals` kills the runs that have not."""
-        stopping = False
+        later SIGINT among the `signals` kills the runs that have not."""
+        stopping, early = False, sys.maxsize  # SIGINTs, of which `timeout` sends two at once
         while self.running or (self.waiting and not stopping):
             if not stopping:
                 self._start_some()
             time.sleep(POLL_S)
             if stop.is_set() and not stopping:
-                stopping = True
+                stopping, early = True, signals.count("SIGINT")
                 say("Stopping. Each run saves a checkpoint; the same command resumes.")
                 say("A second Ctrl-C kills the runs that take too long.")
                 for _, process in self.running.values():
                     process.terminate()
-            for _, process in self.running.values() if signals.count("SIGINT") > 1 else ():
+            for _, process in self.running.values() if signals.count("SIGINT") > early else ():
                 process.kill()
             for run, (slot, process) in list(self.running.items()):
                 if process.poll() is not None:
