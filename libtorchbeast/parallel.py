@@ -55,7 +55,7 @@ class Grouped:
         if not getattr(env, "possible_agents", None):
             said = "expected all agents that a game may have in its possible_agents, seen none"
             raise UserError(f"create_env returned {type(env).__name__}; {said}")
-        metadata = getattr(env, "metadata", None) or {}
+        metadata = getattr(type(self), "metadata", {}) | (getattr(env, "metadata", None) or {})
         named = metadata.get("groups", {})
         if not isinstance(named, dict):
             raise UserError(f'metadata["groups"]: expected {{AGENT: GROUP}}, seen {brief(named)}')

@@ -218,6 +218,15 @@ def test_an_environment_of_one_agent_is_left_as_it_is():
     assert groups_of(spec) == [] and type(net).__name__ == "VectorNet"
 
 
+def test_a_class_for_gymnasium_may_declare_what_its_environment_does_not():
+    class Filmed(Grouped, gymnasium.Env):
+        metadata = {"render_modes": [], "render_fps": 7}
+
+    seen = Filmed(Match()).metadata
+    assert seen["render_fps"] == 7 and "return_walker_0" in seen["game_numbers"]
+    assert {k: seen[k] for k in Match.metadata} == Match.metadata
+
+
 # ============================================================================================ rows
 def test_an_agent_that_leaves_early():
     """Over one game and the first two rows of the next one."""
