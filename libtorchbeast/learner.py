@@ -46,7 +46,7 @@ class Learner:
         self.skips, self.graphs = updater.skips, updater.graphs
         self.step = self.updates = 0
         self._closed = self._ended = False  # `close` was called; all ranks have agreed to stop
-        self._is_updating = False  # after an error, while other ranks wait in a sum of the update
+        self._is_updating = False  # stays True after an error: other ranks may wait in a sum
         self._updated = Event(updater.device)
         # Held by an update, which changes the above. It may itself save and load the state.
         self._one_at_a_time = threading.RLock()

@@ -165,7 +165,7 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     factors = discounting * real
     if "discount" in rows:
         factors = factors * rows["discount"].abs()
-        gamma = factors.sum() / real.sum().clamp(min=1)  # on average, as before row 0
+        gamma = factors.sum() / real.sum().clamp(min=1)  # the mean, also before row 0
         past = torch.where(gamma < 1, (1 - gamma**steps) / (1 - gamma), steps)
     terms = rows["reward"][1:].clone()
     terms[0] += factors[1] * mean * past * real[0]

@@ -147,7 +147,7 @@ class Spec:
         if not self.groups:
             return self
         parts = self.observations.items()
-        hidden = {*ROW_FIELDS, "loss"}
+        hidden = {*ROW_FIELDS, "loss"}  # as GROUP/reward and GROUP/loss/NAME
         own = {k: (s[1:], d) for k, (s, d) in parts if [*k.split("/"), ""][1] not in hidden}
         return dataclasses.replace(self, observations=own)
 
