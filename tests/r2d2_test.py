@@ -263,6 +263,13 @@ def test_what_does_not_fit_together_is_refused(spec, flags, message):
         r2d2.check_fits(flags, spec_with(**spec))
 
 
+def test_a_buffer_that_is_too_large_is_refused(tmp_path):
+    flags = ("--total_steps", 1000, "--replay_capacity", 10**12)
+    message = polybeast.refusal(tmp_path, *CATCH, *flags, program=r2d2)
+    assert message.startswith(f"--replay_capacity {10**12}: expected a smaller number, or fewer")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_without_priorities_is_refused(tmp_path, monkeypatch):
     scalar = {"priorities": torch.tensor(1.0)}
     total = lambda batch, loss=r2d2.loss: {"total_loss": loss(batch)["total_loss"], **scalar}
